@@ -1,0 +1,37 @@
+# On a fresh machine with Python and make: `make demo` or `make test` sets everything up first.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: help setup demo test check format bench clean
+
+help:  ## what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(READY)  ## the environment in .venv (done by the others when needed)
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $(READY)
+
+demo: $(READY)  ## compare four methods on synthetic endoscopy, in minutes
+	$(BIN)/endocil demo
+
+test: $(READY)  ## the tests
+	$(BIN)/python -m pytest -n 2
+
+check: $(READY)  ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(READY)  ## put every file into the common format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(READY)  ## speed and memory of exemplar selection
+	$(BIN)/python benchmarks/selection.py
+
+clean:  ## remove the environment and caches (runs stay)
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache dist

@@ -1,0 +1,112 @@
+"""Files that are whole or not there: written under a temporary name, flushed, then renamed."""
+
+import csv
+import errno
+import io
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from endocil.errors import EndocilError
+
+# File names that are no valid UTF-8 must come back from a CSV file as they went in.
+ENCODING, ENCODING_ERRORS = "utf-8", "surrogateescape"
+
+
+@contextmanager
+def replacing(path: Path, wanted: int) -> Iterator[Path]:
+    """A temporary path beside `path` that takes its place when the block ends well, or else is removed.
+
+    `wanted` is the number of bytes to be written; it is named when the disk is full."""
+    temporary = temporary_beside(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        os.replace(temporary, path)
+        _flush_folder(path.parent)
+    except OSError as error:
+        raise _cannot_write(path, wanted, error) from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, data: bytes | str) -> None:
+    """Write the whole file or leave what was there; after a crash it is the old one or the new one."""
+    content = data.encode(ENCODING, ENCODING_ERRORS) if isinstance(data, str) else data
+    with replacing(path, len(content)) as temporary, open(temporary, "xb") as file:
+        file.write(content)
+        flush(file)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Indented JSON; NaN and infinity are refused, because other readers do not know them."""
+    write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """A comma-separated file with a header line."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(rows)
+    write_atomically(path, text.getvalue())
+
+
+def read_csv(path: Path) -> list[dict[str, str]]:
+    """One dictionary per line; a line with too few or too many fields is refused by its number."""
+    try:
+        text = path.read_text("utf-8-sig", ENCODING_ERRORS)  # spreadsheets put a mark before the first column
+    except OSError as error:
+        raise EndocilError(f"cannot read {path}: {error.strerror or error}") from error
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    rows = []
+    for row in reader:
+        if None in row or None in row.values():
+            columns = ",".join(reader.fieldnames or ())
+            raise EndocilError(f"{path}, line {reader.line_num}: expected the fields {columns}")
+        rows.append(dict(row))
+    return rows
+
+
+def free_bytes(folder: Path) -> int:
+    """Free space where this folder is, or would be."""
+    existing = next((place for place in (folder, *folder.absolute().parents) if place.exists()), Path("/"))
+    return shutil.disk_usage(existing).free
+
+
+def flush(file: io.BufferedWriter) -> None:
+    """Force what was written onto the disk, so that a rename never shows an empty file after a power cut."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def temporary_beside(path: Path) -> Path:
+    """A name of its own in the same folder, so that renaming it is atomic."""
+    return path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex}.tmp")
+
+
+def _flush_folder(folder: Path) -> None:
+    if os.name != "posix":  # only there can a folder be opened
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _cannot_write(path: Path, wanted: int, error: OSError) -> EndocilError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    way_out = "free some space" if full else "check that the folder may be written to"
+    with suppress(OSError):
+        way_out = f"{free_bytes(path.parent):,} bytes are free there; {way_out}"
+    reason = error.strerror or str(error)
+    return EndocilError(
+        f"cannot write {path} ({wanted:,} bytes): {reason}; {way_out} or choose another folder"
+    )

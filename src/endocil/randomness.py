@@ -1,0 +1,16 @@
+"""Random numbers that depend on what they are for, never on when they were drawn.
+
+Every draw comes from a generator of (seed, task, phase, epoch, step, purpose), so a resumed run, prefetching
+or another number of processes sees the same numbers.
+"""
+
+import hashlib
+
+import torch
+
+
+def generator(seed: int, *key: int | str) -> torch.Generator:
+    """A CPU generator of its own for this purpose; the same arguments always give the same numbers."""
+    name = "/".join(str(part) for part in (seed, *key))
+    number = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little")
+    return torch.Generator().manual_seed(number >> 1)  # manual_seed takes 63 bits without a sign
