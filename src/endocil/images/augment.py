@@ -1,0 +1,113 @@
+"""Whole batches on the device: uint8 pixels in, augmented and normalised network input out.
+
+The paper resizes, flips, jitters the brightness and normalises with ImageNet's mean and deviation. All random
+numbers of a batch are drawn on the CPU, in a fixed order, so that every device shows the same pictures.
+"""
+
+from dataclasses import dataclass
+from math import log
+
+import torch
+from torch import Tensor
+
+from endocil.errors import EndocilError
+
+MEAN = (0.485, 0.456, 0.406)  # of ImageNet, as torchvision's
+DEVIATION = (0.229, 0.224, 0.225)
+RATIOS = (3 / 4, 4 / 3)  # of width to height in a crop, as torchvision's RandomResizedCrop
+ATTEMPTS = 10  # to find a crop that fits, as torchvision's
+
+
+def normalise(pixels: Tensor) -> Tensor:
+    """(B, H, W, 3) uint8 -> (B, 3, H, W) float32 in channels-last memory: (x / 255 - mean) / deviation."""
+    return _normalise_in_place(pixels.to(torch.float32, memory_format=torch.contiguous_format))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    """Flips, brightness and (if asked for) crops, each image by its own numbers."""
+
+    flip: float = 0.5  # probability of a mirror image
+    brightness: float = 63 / 255  # EndoCIL's code, from PyCIL: a factor from 1 - this to 1 + this
+    crop: bool = False  # RandomResizedCrop
+    crop_scale: tuple[float, float] = (0.08, 1.0)  # share of the area in a crop, torchvision's
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.flip <= 1:
+            raise EndocilError(f"augmentation: flip is {self.flip}; expected a probability from 0 to 1")
+        if self.brightness < 0:
+            raise EndocilError(f"augmentation: brightness is {self.brightness}; expected 0 (off) or more")
+        if not 0 < self.crop_scale[0] <= self.crop_scale[1] <= 1:
+            raise EndocilError(
+                f"augmentation: crop_scale is {self.crop_scale}; expected 0 < smallest <= largest <= 1"
+            )
+
+    def __call__(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
+        """(B, H, W, 3) uint8 -> (B, 3, H, W) float32, augmented and normalised."""
+        n, device = len(pixels), pixels.device
+        flipped = torch.rand(n, generator=generator) < self.flip  # (B,)
+        low = max(0.0, 1 - self.brightness)
+        factors = low + (1 + self.brightness - low) * torch.rand(n, generator=generator)  # (B,)
+        values = _flip(pixels, flipped.to(device)).to(torch.float32)  # (B, H, W, 3)
+        values.view(n, -1).mul_(factors.to(device)[:, None]).clamp_(max=255.0)
+        if self.crop:
+            height, width = pixels.shape[1:3]
+            values = _crop(values, draw_crops(n, height, width, self.crop_scale, generator))
+        return _normalise_in_place(values)
+
+
+def draw_crops(
+    n: int, height: int, width: int, scale: tuple[float, float], generator: torch.Generator
+) -> Tensor:
+    """Boxes (top, left, height, width) of n crops; torchvision's distribution of areas and ratios.
+
+    The first of ten attempts that fits inside the image is taken; where none does, the whole image."""
+    draws = torch.rand(n, ATTEMPTS, 2, generator=generator, dtype=torch.float64)
+    place = torch.rand(n, 2, generator=generator, dtype=torch.float64)
+    area = (scale[0] + (scale[1] - scale[0]) * draws[..., 0]) * (height * width)  # (B, 10)
+    ratio = torch.exp(log(RATIOS[0]) + (log(RATIOS[1]) - log(RATIOS[0])) * draws[..., 1])  # (B, 10)
+    sizes = torch.stack([(area / ratio).sqrt().round(), (area * ratio).sqrt().round()], dim=2)  # (B, 10, 2)
+    limit = torch.tensor([height, width], dtype=torch.float64)
+    fits = ((sizes > 0) & (sizes <= limit)).all(dim=2)  # (B, 10)
+    first = fits.int().argmax(dim=1)  # (B,) the first that fits, 0 where none does
+    size = torch.where(fits.any(dim=1)[:, None], sizes[torch.arange(n), first], limit)  # (B, 2)
+    corner = (place * (limit - size + 1)).floor()  # (B, 2) every whole-pixel place is equally likely
+    return torch.cat([corner, size], dim=1)  # (B, 4)
+
+
+def _flip(pixels: Tensor, flipped: Tensor) -> Tensor:
+    """Copying whole images out of both versions is several times faster than a mask or an indexed write."""
+    both = torch.cat([pixels, pixels.flip(2)])  # (2B, H, W, 3)
+    n = len(pixels)
+    return both.index_select(0, torch.arange(n, device=pixels.device) + n * flipped)
+
+
+def _crop(values: Tensor, boxes: Tensor) -> Tensor:
+    """Each box, enlarged bilinearly to the whole image; pixels outside the box have no part in it."""
+    tall = _stretch(values, boxes[:, 0], boxes[:, 2]).transpose(1, 2).contiguous()  # (B, W, H, 3)
+    return _stretch(tall, boxes[:, 1], boxes[:, 3]).transpose(1, 2).contiguous()  # (B, H, W, 3)
+
+
+def _stretch(values: Tensor, start: Tensor, length: Tensor) -> Tensor:
+    """Along dimension 1, `length` lines from `start` become all n, blended from the two nearest.
+
+    Copying whole lines twice is about three times faster than grid_sample, and exact where nothing moves."""
+    n_images, n = values.shape[:2]
+    inside = (torch.arange(n) + 0.5) * (length / n)[:, None] - 0.5  # (B, n)
+    position = inside.clamp(min=0).minimum(length[:, None] - 1) + start[:, None]
+    line = position.floor().clamp(max=n - 2).long()
+    share = (position - line).float().view(-1, 1).to(values.device)  # of the next line
+    index = (line + n * torch.arange(n_images)[:, None]).view(-1).to(values.device)
+    lines = values.view(n_images * n, -1)
+    blended = torch.lerp(lines.index_select(0, index), lines.index_select(0, index + 1), share)
+    return blended.view(values.shape)
+
+
+def _normalise_in_place(values: Tensor) -> Tensor:
+    """(B, H, W, 3) float32 from 0 to 255, contiguous -> (B, 3, H, W) seen through channels-last strides."""
+    n, height, width, _ = values.shape
+    deviation = torch.tensor(DEVIATION, device=values.device)
+    mean = torch.tensor(MEAN, device=values.device)
+    rows = values.view(n * height, width * 3)  # constants as long as a row: three at a time would be slow
+    rows.mul_((1 / (255 * deviation)).repeat(width)).add_((-mean / deviation).repeat(width))
+    return values.permute(0, 3, 1, 2)

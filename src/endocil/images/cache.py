@@ -1,0 +1,194 @@
+"""Every image is decoded once, into one memory-mapped file of uint8 pixels, keyed by the table and the size.
+
+Beside `<digest>.npy` stands `<digest>.json` with the images that could not be read and a checksum; the pixels
+count only where both fit together. A build writes under a name of its own and renames, so that a crash leaves
+nothing half-written; a second process that wants the same pixels waits for the first and takes its result.
+"""
+
+import json
+import os
+import sys
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from endocil.errors import EndocilError
+from endocil.files import ENCODING, ENCODING_ERRORS, flush, free_bytes, replacing, write_json
+from endocil.images.reading import read_in_chunks
+from endocil.images.table import ImageTable
+
+if sys.platform != "win32":
+    import fcntl
+
+Progress = Callable[[int, int], None]  # (images done, images in all)
+Unreadable = tuple[tuple[str, str], ...]  # (id, reason)
+
+_SAMPLES = 256  # rows whose checksum is compared when the cache is opened
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """All images of a run: the table and its pixels, row for row."""
+
+    table: ImageTable
+    pixels: Tensor  # (M, size, size, 3) uint8, memory-mapped: writing to it ends the process
+    rows: Tensor  # (N,) int64: the row of pixels for each row of the table
+    skipped: Unreadable  # unreadable files that were left out
+
+    def gather(self, index: Tensor) -> Tensor:
+        """Copies of the pixels of these rows of the table."""
+        return self.pixels.index_select(0, self.rows[index])  # (B, size, size, 3)
+
+
+def load_images(
+    table: ImageTable,
+    size: int,
+    *,
+    folder: Path | None = None,
+    skip_unreadable: bool = False,
+    progress: Progress | None = None,
+    workers: int | None = None,
+) -> Images:
+    """The pixels of a table, decoded into `folder` (default: $ENDOCIL_CACHE) unless they are there."""
+    if not len(table):
+        raise EndocilError("there are no images to load: the image table is empty")
+    stored = _Stored((folder or default_folder()) / table.digest(size), (len(table), size, size, 3))
+    found = stored.open()
+    if found is None:
+        with stored.lock():
+            found = stored.open() or stored.build(table, progress, workers or _n_processors())
+    pixels, unreadable = found
+    kept = _readable_rows(table, unreadable, skip_unreadable)
+    return Images(table.take(kept), pixels, torch.from_numpy(kept), unreadable)
+
+
+def default_folder() -> Path:
+    """Where decoded images are kept unless told otherwise."""
+    return Path(os.environ.get("ENDOCIL_CACHE") or "~/.cache/endocil").expanduser()
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """The files of one table at one size."""
+
+    path: Path  # without suffix
+    shape: tuple[int, int, int, int]
+
+    @property
+    def pixels(self) -> Path:
+        return self.path.with_suffix(".npy")
+
+    @property
+    def facts(self) -> Path:
+        return self.path.with_suffix(".json")
+
+    def open(self) -> tuple[Tensor, Unreadable] | None:
+        """None where nothing is stored, or what is stored is damaged."""
+        try:
+            pixels = np.load(self.pixels, mmap_mode="r", allow_pickle=False)
+            facts = json.loads(self.facts.read_text(ENCODING, ENCODING_ERRORS))
+            fits = pixels.shape == self.shape and pixels.dtype == np.uint8
+            if not fits or facts["checksum"] != _checksum(pixels):
+                return None
+            return _as_tensor(pixels), tuple((name, reason) for name, reason in facts["unreadable"])
+        except (OSError, ValueError, KeyError, TypeError, EOFError):
+            return None
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """One process builds at a time where the file system can lock; elsewhere the last one counts."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            file = open(self.path.with_suffix(".lock"), "ab")  # noqa: SIM115
+        except OSError as error:
+            raise EndocilError(
+                f"the image cache {self.path.parent} cannot be written: {error.strerror or error}; "
+                f"set ENDOCIL_CACHE to another folder"
+            ) from error
+        with file:
+            if _locked(file):
+                for abandoned in self.path.parent.glob(f".{self.pixels.name}.*.tmp"):
+                    abandoned.unlink(missing_ok=True)  # of a build that was killed: nobody else builds now
+            yield
+
+    def build(self, table: ImageTable, progress: Progress | None, workers: int) -> tuple[Tensor, Unreadable]:
+        wanted = prod(self.shape)
+        _check_space(self.path.parent, wanted)
+        unreadable: list[tuple[str, str]] = []
+        with replacing(self.pixels, wanted) as temporary, open(temporary, "xb") as file:
+            header: dict[str, Any] = {"descr": "|u1", "fortran_order": False, "shape": self.shape}
+            np.lib.format.write_array_header_1_0(file, header)
+            done = 0
+            for pixels, failed in read_in_chunks(table.reader, table.ids, self.shape[1], workers):
+                file.write(pixels.data)  # not through a memory map: there a full disk would end the process
+                unreadable += failed
+                done += len(pixels)
+                if progress:
+                    progress(done, len(table))
+            flush(file)
+        checksum = _checksum(np.load(self.pixels, mmap_mode="r", allow_pickle=False))
+        write_json(self.facts, {"checksum": checksum, "unreadable": unreadable})
+        found = self.open()
+        if found is None:
+            raise EndocilError(f"{self.pixels} cannot be read back; set ENDOCIL_CACHE to another folder")
+        return found
+
+
+def _readable_rows(table: ImageTable, unreadable: Unreadable, skip: bool) -> np.ndarray:
+    bad = {name for name, _ in unreadable}
+    kept = np.array([row for row, name in enumerate(table.ids) if name not in bad], np.int64)
+    if not bad or (skip and len(kept)):
+        return kept
+    listed = "; ".join(f"{name}: {reason}" for name, reason in unreadable[:5])
+    more = "; ..." if len(unreadable) > 5 else ""
+    way_out = "data.skip_unreadable = true leaves them out and records them" if len(kept) else "none is left"
+    raise EndocilError(f"{len(bad)} of {len(table)} images cannot be read ({listed}{more}); {way_out}")
+
+
+def _as_tensor(pixels: np.ndarray) -> Tensor:
+    with warnings.catch_warnings():
+        # read-only on purpose: a writable private map of a large file is refused on machines with less memory
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(pixels)
+
+
+def _checksum(pixels: np.ndarray) -> int:
+    """Of rows spread evenly: cheap at any size, and it sees a file that was cut, zeroed or overwritten."""
+    checksum = 0
+    for row in np.linspace(0, len(pixels) - 1, min(_SAMPLES, len(pixels))).astype(np.int64):
+        checksum = zlib.crc32(pixels[row].tobytes(), checksum)
+    return checksum
+
+
+def _check_space(folder: Path, wanted: int) -> None:
+    free = free_bytes(folder)
+    if free < wanted:
+        raise EndocilError(
+            f"the decoded images need {wanted:,} bytes, but {free:,} are free in {folder}; "
+            f"free some space, set ENDOCIL_CACHE to another folder, or lower data.size"
+        )
+
+
+def _locked(file: Any) -> bool:
+    """Waits for the lock; False where the system or the file system has none."""
+    if sys.platform == "win32":
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:
+        return False
+    return True
+
+
+def _n_processors() -> int:
+    """Those this process may use: a cluster often gives fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,147 @@
+"""Image files into square pixels. Ordinary JPEG goes through libjpeg-turbo, everything else through Pillow.
+
+The image is resized to size x size directly, whatever its shape, as the paper does.
+"""
+
+import hashlib
+import io
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import simplejpeg  # type: ignore[import-untyped]
+from PIL import ExifTags, Image
+
+from endocil.errors import EndocilError
+from endocil.images.table import UnreadableImageError
+
+IMAGE_SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
+MAX_PIXELS = 89_478_485  # Pillow's own limit; a small file can claim to be larger and fill the memory
+RULES = "decode rules 1"  # raise it when the pixels of the same file come out differently
+
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_BILINEAR = Image.Resampling.BILINEAR  # Pillow's averages over all the pixels that shrink into one
+_DAMAGED = (OSError, SyntaxError, ValueError, KeyError, EOFError, MemoryError, struct.error)
+_FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")  # no others: some formats start outside programs
+
+
+@dataclass(frozen=True)
+class FileReader:
+    """Reads image files below a folder; an image's id is its path there."""
+
+    root: Path
+
+    def read(self, image_id: str, size: int) -> np.ndarray:
+        """(size, size, 3) uint8 RGB; raises UnreadableImageError with a reason."""
+        path = self.root / image_id
+        try:
+            return decode(path.read_bytes(), size)
+        except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+            raise UnreadableImageError(error.strerror or str(error)) from error
+        except OSError as error:  # the disk or the network fails, not this image: nothing to remember
+            raise EndocilError(f"cannot read {path}: {error.strerror or error}; try again") from error
+
+    def fingerprint(self, ids: Sequence[str]) -> str:
+        """Folder, sizes and times of the files, so that a changed file is decoded again."""
+        digest = hashlib.sha256(f"{RULES}\0{self.root.resolve()}".encode(errors="surrogateescape"))
+        for image_id in ids:
+            digest.update(_stamp(os.path.join(self.root, image_id)).encode())
+        return digest.hexdigest()
+
+
+def decode(data: bytes, size: int) -> np.ndarray:
+    """The bytes of an image file as (size, size, 3) uint8 RGB; raises UnreadableImageError with a reason."""
+    if not data:
+        raise UnreadableImageError("the file is empty")
+    image = _open(data)
+    try:
+        pixels = _shrink_jpeg(data, image, size) or _to_rgb(image).resize((size, size), _BILINEAR)
+        return np.asarray(_turn_upright(pixels, image))  # (size, size, 3)
+    except _DAMAGED as error:
+        raise UnreadableImageError(_one_line(error)) from error
+
+
+def _open(data: bytes) -> Image.Image:
+    """Reads the header alone."""
+    try:
+        image = Image.open(io.BytesIO(data), formats=_FORMATS)
+    except Image.DecompressionBombError as error:
+        raise UnreadableImageError(_one_line(error)) from error
+    except _DAMAGED as error:
+        raise UnreadableImageError("not a BMP, JPEG, PNG, TIFF or WebP image, or damaged") from error
+    if image.width * image.height > MAX_PIXELS:
+        raise UnreadableImageError(
+            f"{image.width} x {image.height} pixels; at most {MAX_PIXELS:,} are accepted"
+        )
+    return image
+
+
+def _shrink_jpeg(data: bytes, header: Image.Image, size: int) -> Image.Image | None:
+    """libjpeg-turbo decodes at 1/8, 1/4 or 1/2 where that leaves twice the pixels needed; Pillow shrinks on.
+
+    None where Pillow has to decide: other formats, CMYK, and files that libjpeg complains about."""
+    if header.format not in ("JPEG", "MPO") or header.mode not in ("RGB", "L"):
+        return None
+    width, height = header.size
+    part = next((part for part in (8, 4, 2) if min(width, height) >= 2 * size * part), 1)
+    try:
+        pixels = simplejpeg.decode_jpeg(
+            data, "RGB", min_height=-(-height // part), min_width=-(-width // part)
+        )
+    except ValueError:
+        return None
+    # sizes were rounded up: without the box, 531 pixels at 1/4 would be squeezed as if they were 532
+    box = (0, 0, width / part, height / part)
+    return Image.fromarray(pixels).resize((size, size), _BILINEAR, box=box)
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    """Any mode as 8-bit RGB; transparent parts over black."""
+    image.load()
+    if image.mode.startswith("I") or image.mode == "F":
+        return _scale_to_8_bits(image)
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        over = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", over.size, (0, 0, 0, 255)), over).convert("RGB")
+    return image.convert("RGB")
+
+
+def _scale_to_8_bits(image: Image.Image) -> Image.Image:
+    """16-bit gray by the full range of 16 bits, so that the same value is the same gray in every image."""
+    values = np.asarray(image)
+    if values.dtype.kind == "f" or values.min() < 0 or values.max() > 65535:
+        raise ValueError(f"{image.mode} pixels outside 0..65535; save it with 8 or 16 bits per channel")
+    return Image.fromarray((values.astype(np.uint32) // 257).astype(np.uint8)).convert("RGB")
+
+
+def _turn_upright(pixels: Image.Image, header: Image.Image) -> Image.Image:
+    """Applies the orientation that the camera noted in the file."""
+    try:
+        orientation = header.getexif().get(ExifTags.Base.Orientation, 1)
+    except _DAMAGED:  # damaged notes of the camera do not make the picture unreadable
+        return pixels
+    turn = _TURNS.get(orientation)
+    return pixels if turn is None else pixels.transpose(turn)
+
+
+def _stamp(path: str) -> str:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return "missing;"
+    return f"{status.st_size},{status.st_mtime_ns},{status.st_mode};"  # the mode: whether it may be read
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

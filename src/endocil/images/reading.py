@@ -1,0 +1,149 @@
+"""Reading many images at once, in threads or in processes. No torch here, so that a process starts quickly.
+
+Decoders release Python's lock, so threads are enough for files. A reader that computes its pixels in Python
+says `in_processes = True` and gets processes of its own (threads make it slower than it is alone). They are
+plain `python -c` commands, not multiprocessing's: that would run the user's script again in each of them, or
+fork a process with torch in it.
+"""
+
+import os
+import pickle
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, suppress
+from queue import SimpleQueue
+
+import numpy as np
+
+from endocil.errors import EndocilError
+from endocil.images.table import Reader, UnreadableImageError
+
+Chunk = tuple[
+    np.ndarray, list[tuple[str, str]]
+]  # pixels (n, size, size, 3), and (id, reason) of the unreadable
+
+_CHUNK = 32  # images a worker reads at a time: few for smooth progress, many to be cheap to hand over
+_WORTH_PROCESSES = 256  # images; fewer are read sooner than processes have started
+
+
+def read_in_chunks(reader: Reader, ids: Sequence[str], size: int, workers: int) -> Iterator[Chunk]:
+    """All images in their order, chunk by chunk; only a few chunks are held at a time."""
+    chunks = [ids[start : start + _CHUNK] for start in range(0, len(ids), _CHUNK)]
+    waiting: deque[Future[Chunk]] = deque()
+    with ExitStack() as stack, ThreadPoolExecutor(workers) as pool:
+        read = _reading(reader, len(ids), size, workers, stack)
+        try:
+            for chunk in chunks:
+                waiting.append(pool.submit(read, chunk))
+                if len(waiting) > 2 * workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)  # a failure does not wait for the rest of the images
+
+
+def _reading(
+    reader: Reader, n: int, size: int, workers: int, stack: ExitStack
+) -> Callable[[Sequence[str]], Chunk]:
+    """How a thread of the pool reads a chunk: itself, or through a process that is free."""
+    # a class of the user's script itself cannot be imported by another process
+    wanted = getattr(reader, "in_processes", False) and type(reader).__module__ != "__main__"
+    if not wanted or workers < 2 or n < _WORTH_PROCESSES:
+        return lambda ids: read_many(reader, ids, size)
+    free: SimpleQueue[_Process] = SimpleQueue()
+    for _ in range(workers):
+        free.put(stack.enter_context(closing(_Process(reader, size))))
+
+    def read(ids: Sequence[str]) -> Chunk:
+        process = free.get()
+        try:
+            return process.read(ids)
+        finally:
+            free.put(process)
+
+    return read
+
+
+def read_many(reader: Reader, ids: Sequence[str], size: int) -> Chunk:
+    """The pixels of these images, black where unreadable, and (id, reason) of the unreadable ones."""
+    pixels = np.zeros((len(ids), size, size, 3), np.uint8)
+    unreadable = []
+    for row, image_id in enumerate(ids):
+        try:
+            image = reader.read(image_id, size)
+        except UnreadableImageError as error:
+            unreadable.append((image_id, str(error)))
+            continue
+        if image.shape != (size, size, 3) or image.dtype != np.uint8:
+            raise EndocilError(
+                f"the reader gave {image_id!r} as {image.dtype} of shape {image.shape}; "
+                f"expected uint8 of shape {(size, size, 3)}"
+            )
+        pixels[row] = image
+    return pixels, unreadable
+
+
+def serve() -> None:
+    """What a process of its own does: gets a reader, then ids again and again, until nobody asks any more."""
+    questions, answers = sys.stdin.buffer, sys.stdout.buffer
+    sys.stdout = sys.stderr  # a reader that prints must not disturb the answers
+    reader, size = pickle.load(questions)
+    try:
+        while True:
+            ids = pickle.load(questions)
+            try:
+                answer: object = read_many(reader, ids, size)
+            except Exception as error:
+                answer = error
+            pickle.dump(answer, answers, pickle.HIGHEST_PROTOCOL)
+            answers.flush()
+    except (EOFError, BrokenPipeError):
+        return
+
+
+class _Process:
+    """A process that reads images. It ends with its parent, even a killed one, because its questions end."""
+
+    def __init__(self, reader: Reader, size: int) -> None:
+        command = [sys.executable, "-c", "from endocil.images.reading import serve; serve()"]
+        one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        environment = {**os.environ, **one_thread, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        # a session of its own: Ctrl-C is answered by the parent alone
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.questions, self.answers = self.process.stdin, self.process.stdout
+        self._ask((reader, size))
+
+    def read(self, ids: Sequence[str]) -> Chunk:
+        self._ask(ids)
+        try:
+            answer: Chunk | Exception = pickle.load(self.answers)
+        except (EOFError, pickle.UnpicklingError) as error:
+            raise self._ended() from error
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self.answers.close()
+        with suppress(BrokenPipeError):
+            self.questions.close()
+
+    def _ask(self, question: object) -> None:
+        try:
+            pickle.dump(question, self.questions, pickle.HIGHEST_PROTOCOL)
+            self.questions.flush()
+        except BrokenPipeError as error:
+            raise self._ended() from error
+
+    def _ended(self) -> EndocilError:
+        return EndocilError(f"a process that read images ended with code {self.process.wait()}; run again")

@@ -1,0 +1,119 @@
+"""The table of images: which there are, what they show, where they come from, and who reads their pixels."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from endocil.errors import EndocilError
+
+
+class UnreadableImageError(EndocilError):
+    """One image that cannot be read; the message is the reason, without the image's name."""
+
+
+class Reader(Protocol):
+    """Gives the pixels of an image by its id; called by several threads at once.
+
+    One that computes its pixels in Python may set `in_processes = True`: then processes get copies of it."""
+
+    def read(self, image_id: str, size: int) -> np.ndarray:
+        """(size, size, 3) uint8 RGB; raises UnreadableImageError with a reason."""
+        ...
+
+    def fingerprint(self, ids: Sequence[str]) -> str:
+        """A text that changes when the pixels of these images would."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class ImageTable:
+    """One row per image. Ids are unique and stable: relative paths with forward slashes, or names."""
+
+    ids: tuple[str, ...]
+    labels: np.ndarray  # (N,) int64 into classes
+    classes: tuple[str, ...]
+    reader: Reader
+    groups: tuple[
+        str, ...
+    ]  # images of one group belong together (a patient, near duplicates); "" where unknown
+    sources: tuple[str, ...]  # the device or centre; "" where unknown
+    notes: tuple[str, ...] = ()  # what the loader skipped or found, in sentences
+
+    def __post_init__(self) -> None:
+        for name in ("ids", "classes", "groups", "sources", "notes"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        labels = np.array(
+            self.labels, dtype=np.int64
+        )  # a copy: the table does not change with the caller's array
+        labels.setflags(write=False)
+        object.__setattr__(self, "labels", labels)
+        self._check_lengths()
+        _refuse_repeated("image id", self.ids)
+        _refuse_repeated("class", self.classes)
+        self._check_labels()
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def counts(self) -> np.ndarray:
+        """How many images each class has."""
+        return np.bincount(self.labels, minlength=len(self.classes)).astype(np.int64)  # (C,)
+
+    def take(self, rows: Sequence[int] | np.ndarray) -> "ImageTable":
+        """These rows in this order (or a mask of rows); all classes stay, also those left without images."""
+        wanted = np.asarray(rows) if len(rows) else np.zeros(0, np.int64)
+        chosen = np.arange(len(self))[wanted]  # (M,) checks the range and turns a mask into rows
+        return replace(
+            self,
+            ids=tuple(self.ids[row] for row in chosen),
+            labels=self.labels[chosen],
+            groups=tuple(self.groups[row] for row in chosen),
+            sources=tuple(self.sources[row] for row in chosen),
+        )
+
+    def keep_classes(self, names: Sequence[str]) -> "ImageTable":
+        """Only the images of these classes, which are numbered in the order given here."""
+        unknown = sorted(set(names) - set(self.classes))
+        if unknown:
+            raise EndocilError(f"unknown classes {', '.join(unknown)}; known: {', '.join(self.classes)}")
+        _refuse_repeated("class", names)
+        new_label = np.full(len(self.classes), -1, np.int64)  # (C,) -1: the class goes
+        for label, name in enumerate(names):
+            new_label[self.classes.index(name)] = label
+        kept = self.take(new_label[self.labels] >= 0)
+        return replace(kept, labels=new_label[kept.labels], classes=tuple(names))
+
+    def digest(self, size: int) -> str:
+        """A key for the pixels of this table at this size: changes with the ids, the files and the size."""
+        text = "\0".join((str(size), self.reader.fingerprint(self.ids), *self.ids))
+        return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
+
+    def _check_lengths(self) -> None:
+        if self.labels.ndim != 1:
+            raise EndocilError(
+                f"image table: labels have shape {self.labels.shape}; expected one number per image"
+            )
+        for name in ("labels", "groups", "sources"):
+            n = len(getattr(self, name))
+            if n != len(self.ids):
+                raise EndocilError(f"image table: {len(self.ids)} ids, but {n} {name}; give one per image")
+
+    def _check_labels(self) -> None:
+        wrong = np.flatnonzero((self.labels < 0) | (self.labels >= len(self.classes)))
+        if len(wrong):
+            row = int(wrong[0])
+            raise EndocilError(
+                f"image table: image {self.ids[row]!r} has label {self.labels[row]}, "
+                f"but the {len(self.classes)} classes are numbered 0 to {len(self.classes) - 1}"
+            )
+
+
+def _refuse_repeated(what: str, names: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise EndocilError(f"image table: {what} {name!r} is there more than once; each must be unique")
+        seen.add(name)

@@ -1,0 +1,129 @@
+"""ResNets with torchvision's names, the growing classifier, weights from outside, frozen stages."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from endocil import EndocilError
+from endocil.networks import GrowingClassifier, build_backbone, trained_parts
+from endocil.networks.weights import load_weights
+from endocil.randomness import generator
+
+
+def small(**options: object) -> torch.nn.Module:
+    return build_backbone("resnet18", seed=0, options={"width": 8, **options})[0]
+
+
+def n_parameters(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_resnet18_with_sixteen_classes_has_the_papers_number_of_parameters() -> None:
+    backbone, _ = build_backbone("resnet18", seed=0)
+    classifier = GrowingClassifier(backbone.n_features)
+    classifier.grow(16, generator(0))
+    assert n_parameters(backbone) == 11_176_512
+    assert n_parameters(backbone) + n_parameters(classifier) == 11_184_720
+
+
+def test_a_small_stem_has_fewer_parameters_and_resnet34_more() -> None:
+    assert n_parameters(build_backbone("resnet18", seed=0, options={"stem": "small"})[0]) == 11_168_832
+    assert n_parameters(build_backbone("resnet34", seed=0)[0]) == 21_284_672
+
+
+def test_parameter_names_are_those_of_torchvision() -> None:
+    names = set(build_backbone("resnet18", seed=0, options={"width": 8})[0].state_dict())
+    expected = {"conv1.weight", "bn1.running_var", "layer1.0.conv1.weight", "layer2.0.downsample.0.weight"}
+    assert expected | {"layer4.1.bn2.num_batches_tracked", "layer2.0.downsample.1.bias"} <= names
+    assert len(names) == 120
+
+
+@pytest.mark.parametrize(("stem", "size"), [("standard", 64), ("standard", 32), ("small", 32)])
+def test_features_are_one_vector_per_image_and_never_negative(stem: str, size: int) -> None:
+    features = small(stem=stem)(torch.randn(3, 3, size, size))
+    assert features.shape == (3, 64)
+    assert float(features.min()) >= 0.0
+
+
+def test_the_same_seed_gives_the_same_backbone() -> None:
+    first, again = small().state_dict(), small().state_dict()
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    other = build_backbone("resnet18", seed=1, options={"width": 8})[0].state_dict()
+    assert not torch.equal(first["conv1.weight"], other["conv1.weight"])
+
+
+def test_growing_keeps_old_rows_and_draws_new_ones_within_the_bound() -> None:
+    classifier = GrowingClassifier(12)
+    classifier.grow(3, generator(0, 0))
+    with torch.no_grad():
+        classifier.bias += 1.0
+    weight, bias = classifier.weight.clone(), classifier.bias.clone()
+    classifier.grow(2, generator(0, 1))
+    assert torch.equal(classifier.weight[:3], weight)
+    assert torch.equal(classifier.bias, torch.cat([bias, torch.zeros(2)]))
+    assert float(classifier.weight[3:].abs().max()) <= (3 / 12) ** 0.5
+    assert classifier(torch.zeros(4, 12)).shape == (4, 5)
+
+
+def test_unknown_backbones_options_and_stems_are_refused_with_the_known() -> None:
+    with pytest.raises(EndocilError, match=r"unknown network.backbone 'vgg'; known: resnet18, resnet34"):
+        build_backbone("vgg", seed=0)
+    with pytest.raises(EndocilError, match="unknown network key 'depth'; known: stem, width"):
+        build_backbone("resnet18", seed=0, options={"depth": 3})
+    with pytest.raises(EndocilError, match="expected 'standard'"):
+        small(stem="huge")
+
+
+def test_a_backbone_of_ones_own_comes_by_its_import_path() -> None:
+    backbone, _ = build_backbone("endocil.networks.resnet:ResNet34", seed=0, options={"width": 8})
+    assert backbone.n_features == 64
+    with pytest.raises(EndocilError, match="cannot be imported"):
+        build_backbone("endocil.nowhere:Net", seed=0)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "pth"])
+def test_public_weights_load_and_mismatches_are_listed(tmp_path: Path, kind: str) -> None:
+    source = small().state_dict()
+    source["conv1.weight"] = torch.full_like(source["conv1.weight"], 0.5)
+    source["fc.weight"] = torch.zeros(1000, 64)
+    del source["bn1.weight"]
+    source["layer1.0.conv1.weight"] = torch.zeros(9, 9, 3, 3)
+    path = tmp_path / f"weights.{kind}"
+    save_file(source, path) if kind == "safetensors" else torch.save(source, path)
+    backbone, notes = build_backbone("resnet18", seed=5, weights=str(path), options={"width": 8})
+    assert torch.equal(backbone.conv1.weight, torch.full_like(backbone.conv1.weight, 0.5))
+    assert [note.split()[0] for note in notes] == ["bn1.weight", "layer1.0.conv1.weight", "fc.weight"]
+
+
+def test_weights_that_would_run_code_or_fit_nothing_are_refused(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple:
+            return (Path.write_text, (tmp_path / "ran", "ran"))
+
+    torch.save({"x": Evil()}, tmp_path / "evil.pth")
+    with pytest.raises(EndocilError, match="refused: it holds more than tensors"):
+        load_weights(small(), tmp_path / "evil.pth")
+    assert not (tmp_path / "ran").exists()
+    save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(EndocilError, match="holds none of the backbone's 120 tensors"):
+        load_weights(small(), tmp_path / "other.safetensors")
+    (tmp_path / "broken.safetensors").write_bytes(b"12345678")
+    with pytest.raises(EndocilError, match="cannot be read"):
+        load_weights(small(), tmp_path / "broken.safetensors")
+    with pytest.raises(EndocilError, match="is not a file"):
+        load_weights(small(), tmp_path / "nothing.pth")
+
+
+def test_frozen_stages_are_left_out_of_what_learns() -> None:
+    backbone, _ = build_backbone("resnet18", seed=0, freeze=["stem", "layer1"], options={"width": 8})
+    learning = {parameter for part in trained_parts(backbone) for parameter in part.parameters()}
+    frozen = {name for name, parameter in backbone.named_parameters() if parameter not in learning}
+    assert {name.split(".")[0] for name in frozen} == {"conv1", "bn1", "layer1"}
+    with pytest.raises(EndocilError, match="freeze names 'head'; this backbone has: stem, layer1"):
+        build_backbone("resnet18", seed=0, freeze=["head"], options={"width": 8})
+    with pytest.raises(EndocilError, match="every stage"):
+        build_backbone(
+            "resnet18", seed=0, freeze=["stem", "layer1", "layer2", "layer3", "layer4"], options={"width": 8}
+        )
