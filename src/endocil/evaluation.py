@@ -1,0 +1,68 @@
+"""From a method and images to features, scores and predictions: one pass serves everything."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from endocil.images.batch import ImageSet, plain_batches
+from endocil.memory import unit
+from endocil.methods.method import Method
+from endocil.predictions import Predictions
+
+CLASS_MEANS = "class_means"  # in method.statistics: (n_seen, d), rows of length 1
+
+
+@dataclass(frozen=True)
+class View:
+    """What the method sees in a set of images, row for row; on the CPU."""
+
+    features: Tensor  # (n, d)
+    scores: Tensor  # (n, n_seen) logits of the reported head
+
+
+@torch.no_grad()
+def view(method: Method, images: ImageSet, batch_size: int) -> View:
+    """One pass over the images, without augmentation, the method in eval mode."""
+    method.eval()
+    pairs = list(_views(method, images, batch_size))
+    if not pairs:
+        n_classes = method.classifier.out_features
+        return View(torch.empty(0, method.classifier.in_features), torch.empty(0, n_classes))
+    features, scores = zip(*pairs, strict=True)
+    return View(torch.cat(features), torch.cat(scores))
+
+
+def _views(method: Method, images: ImageSet, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    for batch in plain_batches(images, batch_size, method.device):
+        features = method.embed(batch)
+        yield features.float().cpu(), method.classify(features).float().cpu()
+
+
+def class_means(features: Tensor, labels: Tensor, n_classes: int) -> Tensor:
+    """Mean of the unit features of each class, made length 1 again: (n_classes, d)."""
+    unit_features = unit(features)
+    sums: Tensor = torch.zeros(n_classes, features.shape[1]).index_add_(0, labels, unit_features)
+    lengths: Tensor = sums.norm(dim=1, keepdim=True).clamp_min(1e-12)
+    return sums / lengths
+
+
+def mean_distances(features: Tensor, means: Tensor) -> Tensor:
+    """Squared distances of unit features to the class means: (n, n_classes)."""
+    return torch.cdist(unit(features), means.to(features)).square()
+
+
+def predict(method: Method, images: ImageSet, batch_size: int, *, classes: tuple[str, ...]) -> Predictions:
+    """Both heads on the same pass: the softmax head's logits and, with class means, the distances to them."""
+    seen = view(method, images, batch_size)
+    means = method.statistics.get(CLASS_MEANS)
+    table, rows = images.images.table, images.rows.tolist()
+    return Predictions(
+        images=tuple(table.ids[row] for row in rows),
+        labels=images.labels.numpy(),
+        classes=classes,
+        scores=seen.scores.numpy(),
+        distances=None if means is None else mean_distances(seen.features, means).numpy(),
+        sources=tuple(table.sources[row] for row in rows),
+    )

@@ -1,0 +1,160 @@
+"""What is kept between tasks: a few exemplars of each class, in order of choice, with where they come from."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from endocil import selection
+from endocil.errors import EndocilError
+from endocil.images.batch import ImageSet
+from endocil.images.cache import Images
+from endocil.randomness import generator
+from endocil.registry import check_options, resolve
+from endocil.selection import Selection
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The images of one class among which exemplars are chosen."""
+
+    features: Tensor  # (m, d) of length 1
+    scores: Tensor  # (m, n_seen) logits
+    generator: torch.Generator
+
+
+Selector = Callable[[Candidates, int], Selection]
+
+
+def _by_mmd(
+    candidates: Candidates,
+    n: int,
+    *,
+    kernels: int = 5,  # the usual multi-kernel MMD code; the paper does not say
+    scale: float = 2.0,  # as above
+    bandwidth: Literal["index", "literal"] = "index",
+    self_pairs: bool = False,
+) -> Selection:
+    return selection.select_by_mmd(
+        candidates.features, n, kernels=kernels, scale=scale, bandwidth=bandwidth, self_pairs=self_pairs
+    )
+
+
+SELECTORS: dict[str, Callable[..., Selection]] = {
+    "mmd": _by_mmd,
+    "mean": lambda candidates, n: selection.select_by_mean(candidates.features, n),
+    "random": lambda candidates, n: selection.select_at_random(
+        len(candidates.features), n, candidates.generator
+    ),
+    "entropy": lambda candidates, n: selection.select_by_entropy(candidates.scores, n),
+    "distance": lambda candidates, n: selection.select_by_distance(candidates.scores, n),
+}
+
+
+def build_selector(name: str, options: Mapping[str, Any]) -> Selector:
+    """A selector by name with its options; one's own is a function of (candidates, n) as 'package.module:function'."""
+    selector = resolve("memory.select", name, SELECTORS)
+    check_options("memory", selector, options)
+    return partial(selector, **options)
+
+
+def unit(features: Tensor) -> Tensor:
+    """Features of length 1, as iCaRL and PyCIL take them (and zero stays zero)."""
+    lengths: Tensor = features.norm(dim=1, keepdim=True)
+    return features / (lengths + 1e-8)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was kept of one class."""
+
+    label: int
+    kept: int
+    of: int
+    mmd2: float | None  # of the exemplars against all candidates, where the selector measures it
+    bound: float | None  # the paper's bound on it
+
+
+class ExemplarMemory:
+    """Rows of the table for each class, first choice first.
+
+    `per_class` keeps as many of every class and never chooses again; `total` shares a number evenly among the
+    classes seen, so that old classes give up their last choices.
+    """
+
+    def __init__(
+        self, *, per_class: int | None = None, total: int | None = None, select: Selector, seed: int = 0
+    ) -> None:
+        if (per_class is None) == (total is None):
+            raise EndocilError("set memory.per_class or memory.total, one of them")
+        self.per_class, self.total, self.select, self.seed = per_class, total, select, seed
+        self.rows: dict[int, Tensor] = {}
+        self.tasks: dict[int, int] = {}
+
+    def quota(self, n_classes: int) -> int:
+        if self.per_class is not None:
+            return self.per_class
+        share = (self.total or 0) // max(1, n_classes)
+        if share < 1:
+            raise EndocilError(
+                f"memory.total is {self.total}, less than one image for each of {n_classes} classes"
+            )
+        return share
+
+    def add(self, candidates: ImageSet, features: Tensor, scores: Tensor, task: int) -> list[Choice]:
+        """Choose exemplars of every class among the candidates; a class smaller than the quota keeps all."""
+        labels, choices = candidates.labels, []
+        quota = self.quota(len(set(self.rows) | set(candidates.classes())))
+        features = unit(features)
+        for label in candidates.classes():
+            mine = torch.nonzero(labels == label).flatten()
+            random = generator(self.seed, task, label, "selection")
+            chosen = self.select(Candidates(features[mine], scores[mine], random), quota)
+            self.rows[label] = candidates.rows[mine[chosen.indices.cpu()]]
+            self.tasks.setdefault(label, task)
+            mmd2 = None if chosen.mmd2 is None else float(chosen.mmd2[-1])
+            choices.append(Choice(label, len(self.rows[label]), len(mine), mmd2, chosen.bound))
+        self.rows = {label: rows[:quota] for label, rows in sorted(self.rows.items())}
+        return choices
+
+    def __len__(self) -> int:
+        return sum(len(rows) for rows in self.rows.values())
+
+    def images(self, images: Images) -> ImageSet:
+        """All exemplars, class by class, first choice first."""
+        rows = torch.cat([torch.empty(0, dtype=torch.int64), *self.rows.values()])
+        return ImageSet.of(images, rows, from_memory=True)
+
+    def records(self, images: Images) -> list[tuple[str, str, int, int, str, str]]:
+        """Where each exemplar comes from: image, class, order of choice, task, group, source."""
+        table = images.table
+        return [
+            (
+                table.ids[row],
+                table.classes[label],
+                order,
+                self.tasks[label],
+                table.groups[row],
+                table.sources[row],
+            )
+            for label, rows in self.rows.items()
+            for order, row in enumerate(rows.tolist())
+        ]
+
+    def state(self) -> dict[str, Tensor]:
+        labels = [label for label, rows in self.rows.items() for _ in rows]
+        return {
+            "rows": torch.cat([torch.empty(0, dtype=torch.int64), *self.rows.values()]),
+            "labels": torch.tensor(labels, dtype=torch.int64),
+            "tasks": torch.tensor([self.tasks[label] for label in labels], dtype=torch.int64),
+        }
+
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        self.rows, self.tasks = {}, {}
+        for label in torch.unique(state["labels"]).tolist():
+            mine = state["labels"] == label
+            self.rows[label] = state["rows"][mine]
+            self.tasks[label] = int(state["tasks"][mine][0])

@@ -1,0 +1,65 @@
+"""iCaRL (Rebuffi et al., CVPR 2017) as PyCIL runs it: cross-entropy on new images and exemplars, plus distillation.
+
+Differs from the authors: softmax cross-entropy, not one sigmoid per class. Both heads are evaluated; the softmax
+head is the reported one.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from endocil.gradients import GradientRule
+from endocil.losses import distillation
+from endocil.methods import moves
+from endocil.methods.method import Batch, Method, Outcome, Phase, Task, TaskData
+from endocil.networks import trained_parts
+
+
+class ICaRL(Method):
+    """Replay and distillation. EndoCIL exchanges its three components: selection, classification loss, gradients."""
+
+    replay = True
+    selects = "mean"
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        temperature: float = 2.0,  # PyCIL
+        distil: float = 1.0,  # weight of the distillation: PyCIL; lambda in EndoCIL
+        **shared: Any,
+    ) -> None:
+        super().__init__(backbone, **shared)
+        self.temperature = temperature
+        self.distil = distil
+        self.teacher: nn.Module | None = None
+
+    def grow(self, task: Task) -> None:
+        self.teacher = moves.frozen_copy(self.backbone, self.classifier) if task.index > 0 else None
+        super().grow(task)
+
+    def classification(self, task: Task, counts: Tensor) -> Callable[[Tensor, Batch], Tensor]:
+        """The loss of the labels: logits and batch to one value per image."""
+        return lambda logits, batch: functional.cross_entropy(logits, batch.labels, reduction="none")
+
+    def gradient_rule(self, task: Task, counts: Tensor) -> GradientRule:
+        return GradientRule()
+
+    def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
+        counts = data.all.counts(task.n_seen)
+        classification, teacher = self.classification(task, counts), self.teacher
+
+        def objective(batch: Batch) -> Outcome:
+            features = self.embed(batch.images)
+            logits = self.classify(features)
+            losses = {"classification": classification(logits, batch)}
+            if teacher is not None:
+                kept = distillation(logits, moves.taught(teacher, batch), self.temperature)
+                losses["distillation"] = self.distil * kept
+            return Outcome(losses, logits, features)
+
+        train = (*trained_parts(self.backbone), self.classifier)
+        rule = self.gradient_rule(task, counts)
+        return (Phase("train", data.all, train, self.schedule(task), objective, rule),)

@@ -1,0 +1,124 @@
+"""The contract between a method and the house: what a way of learning has to say, and what it never has to do.
+
+A method grows, names its phases (data for the one training loop in training.py), and consolidates. It has no
+loop of its own, draws no random number without a key, and nothing outside asks for its name.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from endocil.gradients import GradientRule
+from endocil.images.batch import Batch, ImageSet
+from endocil.losses import Outcome
+from endocil.networks import GrowingClassifier
+from endocil.randomness import generator
+from endocil.scenario import Task
+
+__all__ = ["Batch", "Method", "Outcome", "Phase", "Schedule", "Task", "TaskData", "shared_schedule"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long and how fast a phase learns: SGD whose learning rate falls at the milestones."""
+
+    epochs: int = 100
+    learning_rate: float = 0.1
+    milestones: tuple[int, ...] = (50, 70)
+    decay: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    batch_size: int = 64
+
+    def learning_rate_at(self, epoch: int) -> float:
+        return self.learning_rate * self.decay ** sum(epoch >= milestone for milestone in self.milestones)
+
+
+def shared_schedule(
+    *, weight_decay: float = 2e-4, first_weight_decay: float = 5e-4, **common: object
+) -> Callable[[Task], Schedule]:
+    """The paper's protocol for every method: one schedule, with its own weight decay in the first task."""
+
+    def schedule(task: Task) -> Schedule:
+        decay = first_weight_decay if task.index == 0 else weight_decay
+        return Schedule(weight_decay=decay, **common)  # type: ignore[arg-type]
+
+    return schedule
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """What a task may learn from: its new images and the exemplars of earlier classes."""
+
+    new: ImageSet
+    exemplars: ImageSet
+
+    @property
+    def all(self) -> ImageSet:
+        return self.new + self.exemplars
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One stage of learning: train these modules on these images by lowering this objective."""
+
+    name: str
+    images: ImageSet
+    train: Sequence[nn.Module]  # everything else is frozen and in eval mode; each parameter gets a gradient
+    schedule: Schedule
+    objective: Callable[[Batch], Outcome]
+    gradients: GradientRule = field(default_factory=GradientRule)
+
+
+class Method(nn.Module, ABC):
+    """A way to learn a sequence of tasks with one classifier.
+
+    Options are keyword-only constructor arguments; a subclass names its own and passes `**shared` on.
+    """
+
+    replay = False  # keeps exemplars?
+    joint = False  # wants all classes at once?
+    selects = "mean"  # how exemplars are chosen when memory.select is not set
+
+    def __init__(
+        self, backbone: nn.Module, *, schedule: Callable[[Task], Schedule] | None = None, seed: int = 0
+    ) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.classifier = GrowingClassifier(int(backbone.n_features))  # type: ignore[arg-type]
+        self.schedule = schedule or shared_schedule()
+        self.seed = seed
+        self.statistics: dict[str, Tensor] = {}  # what was measured after training; saved with the weights
+
+    def grow(self, task: Task) -> None:
+        """Make room for the new classes. Sees no data."""
+        self.classifier.grow(task.n_new, generator(self.seed, task.index, "classifier"))
+
+    @abstractmethod
+    def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
+        """What to train, in order. Reads state and changes none, so that a resumed run may ask again."""
+
+    def notes(self, task: Task) -> list[str]:
+        """What the log should say about this task before it is trained."""
+        return []
+
+    def consolidate(self, task: Task, data: TaskData) -> None:
+        """After training, before exemplars are chosen: alignment, Fisher information and the like."""
+
+    def embed(self, images: Tensor) -> Tensor:
+        """(B, d) features: exemplars and the nearest-mean head use them."""
+        return self.backbone(images)  # type: ignore[no-any-return]
+
+    def classify(self, features: Tensor) -> Tensor:
+        """(B, n_seen) logits of the reported head."""
+        return self.classifier(features)  # type: ignore[no-any-return]
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.classify(self.embed(images))
+
+    @property
+    def device(self) -> torch.device:
+        return self.classifier.weight.device

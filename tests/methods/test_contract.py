@@ -1,0 +1,140 @@
+"""What every entry of METHODS promises the house (architecture, "The Method contract")."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from life import ALL_METHODS, Life, differing, new_method, state_of
+
+from endocil.gradients import GradientRule
+from endocil.images.augment import Augmentation
+from endocil.images.batch import training_batches
+from endocil.images.cache import Images
+from endocil.methods.method import Phase
+from endocil.training import _only_training, fit
+
+
+def batch_of(phase: Phase, n: int = 8):
+    batches = training_batches(phase.images, n, Augmentation(), 0, ("test",), torch.device("cpu"))
+    return next(iter(batches))
+
+
+@pytest.fixture(params=ALL_METHODS)
+def life(request: pytest.FixtureRequest, images: Images, tmp_path: Path) -> Life:
+    return Life(images, tmp_path, new_method(request.param))
+
+
+def grown(life: Life, n_tasks: int) -> tuple:
+    """Live all but the last of these tasks and make room for that one."""
+    n_tasks = min(n_tasks, len(life.scenario.tasks))
+    life.live(n_tasks - 1)
+    task = life.scenario.tasks[n_tasks - 1]
+    life.method.grow(task)
+    return task, life.data(task)
+
+
+def test_scores_have_one_column_for_each_seen_class(life: Life) -> None:
+    for task in life.scenario.tasks:
+        life.step(task)
+        features = life.method.embed(torch.randn(3, 3, 32, 32))
+        assert features.ndim == 2
+        assert life.method.classify(features).shape == (3, task.n_seen)
+        assert life.method(torch.randn(1, 3, 32, 32)).shape == (1, task.n_seen)
+
+
+def test_an_objective_gives_one_loss_per_image_or_a_penalty(life: Life) -> None:
+    task, data = grown(life, 2)
+    for phase in life.method.phases(task, data):
+        batch = batch_of(phase)
+        outcome = phase.objective(batch)
+        assert outcome.losses
+        assert all(loss.shape in ((len(batch),), ()) for loss in outcome.losses.values())
+        assert outcome.logits is None or outcome.logits.shape == (len(batch), task.n_seen)
+
+
+def test_asking_for_phases_changes_nothing(life: Life) -> None:
+    task, data = grown(life, 2)
+    before = state_of(life.method)
+    first = life.method.phases(task, data)
+    again = life.method.phases(task, data)
+    assert differing(before, state_of(life.method)) == []
+    assert [(p.name, p.schedule, p.images.rows.tolist()) for p in first] == [
+        (p.name, p.schedule, p.images.rows.tolist()) for p in again
+    ]
+
+
+def test_every_trained_parameter_gets_a_gradient_and_no_other_does(life: Life) -> None:
+    task, data = grown(life, 3)
+    for phase in life.method.phases(task, data):
+        trained = {parameter for module in phase.train for parameter in module.parameters()}
+        with _only_training(life.method, phase.train):
+            losses = phase.objective(batch_of(phase)).losses.values()
+            torch.stack([loss.mean() for loss in losses]).sum().backward()
+            for name, parameter in life.method.named_parameters():
+                assert (parameter.grad is not None) == (parameter in trained), name
+                parameter.grad = None
+
+
+def test_modules_outside_the_phase_keep_their_bits_and_batch_norm_statistics(life: Life) -> None:
+    task, data = grown(life, 3)
+    for phase in life.method.phases(task, data):
+        inside = {id(value) for module in phase.train for value in module.state_dict(keep_vars=True).values()}
+        outside = {k for k, v in life.method.state_dict(keep_vars=True).items() if id(v) not in inside}
+        before = state_of(life.method)
+        options = {"fabric": life.fabric, "augmentation": Augmentation(), "seed": 0, "key": (0,)}
+        list(fit(phase, life.method, **options, observe=life.method.classifier))
+        changed = set(differing(before, state_of(life.method)))
+        assert not changed & outside
+        assert "classifier.weight" in changed
+
+
+def test_a_fresh_method_grown_alike_accepts_a_trained_state(life: Life) -> None:
+    life.live()
+    name = next(key for key in ALL_METHODS if type(new_method(key)) is type(life.method))
+    fresh = new_method(name, seed=7)
+    for task in life.scenario.tasks:
+        fresh.grow(task)
+    fresh.load_state_dict(life.method.state_dict())
+    pictures = torch.randn(4, 3, 32, 32)
+    life.method.eval()
+    fresh.eval()
+    assert torch.allclose(fresh(pictures), life.method(pictures), atol=1e-6)
+
+
+def test_learning_again_with_the_same_seed_gives_the_same_bits(life: Life, tmp_path: Path) -> None:
+    life.live()
+    name = next(key for key in ALL_METHODS if type(new_method(key)) is type(life.method))
+    again = Life(life.images, tmp_path / "again", new_method(name)).live()
+    assert differing(state_of(life.method), state_of(again.method)) == []
+
+
+def test_frozen_stages_keep_their_bits_through_a_life(images: Images, tmp_path: Path) -> None:
+    for name in ALL_METHODS:
+        method = new_method(name, freeze=("stem", "layer1"))
+        before = state_of(method)
+        Life(images, tmp_path / name, method).live(2)
+        after = state_of(method)
+        kept = [
+            key for key in before if key.startswith(("backbone.conv1", "backbone.bn1", "backbone.layer1"))
+        ]
+        assert differing({k: before[k] for k in kept}, {k: after[k] for k in kept}) == []
+        assert not torch.equal(
+            before["backbone.layer4.0.conv1.weight"], after["backbone.layer4.0.conv1.weight"]
+        )
+
+
+def test_the_first_task_is_the_same_in_every_method_that_starts_with_cross_entropy(
+    images: Images, tmp_path: Path
+) -> None:
+    starts = {"finetune": {}, "icarl": {}, "endocil": {"loss": "cross_entropy"}}
+    states = [
+        state_of(Life(images, tmp_path / name, new_method(name, **options)).live(1).method)
+        for name, options in starts.items()
+    ]
+    plain = {key: value for key, value in states[0].items() if not key.startswith("statistics")}
+    for other in states[1:]:
+        assert differing(plain, {key: other[key] for key in plain}) == []
+
+
+def test_gradient_rules_are_modules_whose_plain_form_collects_nothing() -> None:
+    assert GradientRule().collect(None, 1) == {}  # type: ignore[arg-type]

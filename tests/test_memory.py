@@ -1,0 +1,122 @@
+"""What the memory keeps, how it shares a budget, and where each exemplar comes from."""
+
+import pytest
+import torch
+from conftest import make_images
+
+from endocil import EndocilError
+from endocil.images.batch import ImageSet
+from endocil.images.cache import Images
+from endocil.memory import SELECTORS, ExemplarMemory, build_selector, unit
+from endocil.selection import Selection
+
+
+def first(candidates: object, n: int) -> Selection:
+    """The first n candidates."""
+    return Selection(torch.arange(min(n, len(candidates.features))))  # type: ignore[attr-defined]
+
+
+def fill(memory: ExemplarMemory, images: Images, labels: list[int], task: int) -> list:
+    rows = torch.nonzero(torch.isin(torch.from_numpy(images.table.labels.copy()), torch.tensor(labels))).flatten()
+    features = torch.randn(len(rows), 6, generator=torch.Generator().manual_seed(task))
+    return memory.add(ImageSet.of(images, rows), features, features[:, :3], task)
+
+
+@pytest.mark.parametrize("name", sorted(SELECTORS))
+def test_every_selector_keeps_distinct_images_of_the_class_and_a_small_class_whole(name: str) -> None:
+    images = make_images([9, 3, 7])
+    memory = ExemplarMemory(per_class=5, select=build_selector(name, {}))
+    choices = fill(memory, images, [0, 1, 2], 0)
+    assert [(choice.label, choice.kept, choice.of) for choice in choices] == [(0, 5, 9), (1, 3, 3), (2, 5, 7)]
+    for label, rows in memory.rows.items():
+        assert len(set(rows.tolist())) == len(rows)
+        assert set(images.table.labels[rows].tolist()) == {label}
+
+
+def test_the_mmd_selector_reports_its_measure_beside_the_papers_bound() -> None:
+    memory = ExemplarMemory(per_class=5, select=build_selector("mmd", {"kernels": 3}))
+    choice = fill(memory, make_images([20]), [0], 0)[0]
+    assert 0.0 < choice.mmd2 <= choice.bound
+    assert choice.bound == pytest.approx(2 * 3 * (1 + torch.tensor(5.0).log().item()) / 5)
+
+
+@pytest.mark.parametrize("options", [{"bandwidth": "literal"}, {"self_pairs": True}, {"kernels": 1}, {"scale": 3.0}])
+def test_each_option_of_the_mmd_selector_changes_its_measure(options: dict) -> None:
+    images = make_images([20])
+    measures = [
+        fill(ExemplarMemory(per_class=5, select=build_selector("mmd", given)), images, [0], 0)[0].mmd2
+        for given in ({}, options)
+    ]
+    assert measures[0] != measures[1]
+
+
+def test_a_total_budget_is_shared_and_old_classes_give_up_their_last_choices() -> None:
+    images = make_images([10, 10, 10, 10])
+    memory = ExemplarMemory(total=13, select=first)
+    fill(memory, images, [0, 1], 0)
+    assert [len(rows) for rows in memory.rows.values()] == [6, 6]
+    before = memory.rows[0].tolist()
+    fill(memory, images, [2, 3], 1)
+    assert [len(rows) for rows in memory.rows.values()] == [3, 3, 3, 3]
+    assert memory.rows[0].tolist() == before[:3]
+
+
+def test_images_of_a_known_class_compete_and_its_task_stays() -> None:
+    images = make_images([10, 10])
+    memory = ExemplarMemory(per_class=4, select=first)
+    fill(memory, images, [0], 0)
+    fill(memory, images, [0, 1], 1)
+    assert memory.tasks == {0: 0, 1: 1}
+    assert len(memory) == 8
+
+
+def test_records_say_where_each_exemplar_comes_from() -> None:
+    images = make_images([5, 5])
+    memory = ExemplarMemory(per_class=2, select=first)
+    fill(memory, images, [0], 0)
+    fill(memory, images, [1], 1)
+    assert memory.records(images) == [
+        ("class-00/0000.png", "class-00", 0, 0, "patient-0", "gastroscope"),
+        ("class-00/0001.png", "class-00", 1, 0, "patient-0", "capsule"),
+        ("class-01/0005.png", "class-01", 0, 1, "patient-1", "capsule"),
+        ("class-01/0006.png", "class-01", 1, 1, "patient-2", "gastroscope"),
+    ]
+
+
+def test_the_state_round_trips_and_an_empty_memory_too() -> None:
+    images = make_images([5, 5])
+    memory = ExemplarMemory(per_class=3, select=first)
+    empty = ExemplarMemory(per_class=3, select=first)
+    empty.load_state(memory.state())
+    assert len(empty) == 0
+    fill(memory, images, [0, 1], 2)
+    other = ExemplarMemory(per_class=3, select=first)
+    other.load_state(memory.state())
+    assert other.records(images) == memory.records(images)
+    assert other.images(images).from_memory.all()
+
+
+def test_a_random_choice_depends_on_the_seed_the_task_and_the_class_alone() -> None:
+    images = make_images([30, 30])
+    chosen = []
+    for labels in ([0, 1], [1]):
+        memory = ExemplarMemory(per_class=5, select=build_selector("random", {}), seed=3)
+        fill(memory, images, labels, 0)
+        chosen.append(memory.rows[1].tolist())
+    assert chosen[0] == chosen[1]
+
+
+def test_unit_features_have_length_one_and_zero_stays_zero() -> None:
+    features = unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
+    assert features.norm(dim=1).tolist() == pytest.approx([1.0, 0.0])
+
+
+def test_impossible_budgets_and_unknown_selectors_are_refused() -> None:
+    with pytest.raises(EndocilError, match=r"set memory\.per_class or memory\.total, one of them"):
+        ExemplarMemory(select=first)
+    with pytest.raises(EndocilError, match="less than one image for each of 3 classes"):
+        ExemplarMemory(total=2, select=first).quota(3)
+    with pytest.raises(EndocilError, match=r"unknown memory\.select 'best'; known: distance, entropy, mean, mmd, random"):
+        build_selector("best", {})
+    with pytest.raises(EndocilError, match="unknown memory key 'kernel'; known: bandwidth, kernels, scale, self_pairs"):
+        build_selector("mmd", {"kernel": 3})
