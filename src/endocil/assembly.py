@@ -1,0 +1,124 @@
+"""From settings to the parts of a run: images, scenario, method, memory."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from endocil.datasets import DATASETS, load_table
+from endocil.images.augment import Augmentation
+from endocil.images.cache import Images, load_images
+from endocil.memory import SELECTORS, ExemplarMemory, build_selector
+from endocil.methods import METHODS, Method, build_method, method_options
+from endocil.methods.method import shared_schedule
+from endocil.networks import BACKBONES, build_backbone
+from endocil.registry import options_of, resolve
+from endocil.scenario import Scenario, build_scenario, keep_classes
+from endocil.settings import Settings
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a run works with; the settings are complete, every default written out."""
+
+    settings: Settings
+    images: Images
+    scenario: Scenario
+    method: Method
+    memory: ExemplarMemory | None
+    augmentation: Augmentation
+    notes: tuple[str, ...]
+
+
+def assemble(settings: Settings, progress: Progress | None = None) -> Parts:
+    settings = complete(settings)
+    images, scenario = _images_and_scenario(settings, progress)
+    method, notes = build_learning(settings)
+    return Parts(
+        settings=settings,
+        images=images,
+        scenario=scenario.joined() if method.joint else scenario,
+        method=method,
+        memory=_memory(settings) if method.replay else None,
+        augmentation=Augmentation(
+            flip=settings.train.flip, brightness=settings.train.brightness, crop=settings.train.crop
+        ),
+        notes=(*images.table.notes, *notes),
+    )
+
+
+def complete(settings: Settings) -> Settings:
+    """Write out every default that the named things bring, so that the recorded settings say it all."""
+    values = settings.model_dump(mode="json", exclude_none=True)
+    method = resolve("method.name", settings.method.name, METHODS)
+    values["memory"].setdefault("select", method.selects)
+    if settings.memory.per_class is None and settings.memory.total is None:
+        values["memory"]["per_class"] = 30  # the smallest buffer of EndoCIL's tables
+    if settings.scenario.increments is None and settings.scenario.tasks is None:
+        values["scenario"]["tasks"] = 5  # EndoCIL, Experimental Setting
+    values["run"].setdefault("threads", torch.get_num_threads())
+    named: list[tuple[str, dict[str, Any]]] = [
+        ("data", options_of(resolve("data.name", settings.data.name, DATASETS))),
+        ("network", options_of(resolve("network.backbone", settings.network.backbone, BACKBONES))),
+        ("memory", options_of(resolve("memory.select", values["memory"]["select"], SELECTORS))),
+        ("method", method_options(settings.method.name)),
+    ]
+    for section, options in named:
+        for key, default in options.items():
+            if isinstance(default, str | int | float | bool | tuple | list):
+                values[section].setdefault(key, default)
+    return Settings.model_validate(values)
+
+
+def _images_and_scenario(settings: Settings, progress: Progress | None) -> tuple[Images, Scenario]:
+    """Classes are chosen before their images are decoded, and again should unreadable ones be left out."""
+    table = load_table(settings.data.name, settings.data.options)
+    chosen = settings.scenario
+    kept = keep_classes(
+        table, minimum=chosen.minimum, leave_out=chosen.leave_out, order=chosen.order, seed=settings.seed
+    )
+    images = load_images(
+        kept, settings.data.size, skip_unreadable=settings.data.skip_unreadable, progress=progress
+    )
+    scenario = build_scenario(
+        images.table,
+        increments=chosen.increments,
+        tasks=chosen.tasks,
+        validation=chosen.validation,
+        split_seed=chosen.split_seed,
+    )
+    return images, scenario
+
+
+def build_learning(settings: Settings) -> tuple[Method, list[str]]:
+    """A fresh method on a fresh backbone."""
+    backbone, notes = build_backbone(
+        settings.network.backbone,
+        seed=settings.seed,
+        weights=settings.network.weights,
+        freeze=settings.network.freeze,
+        options=settings.network.options,
+    )
+    train = settings.train
+    schedule = shared_schedule(
+        epochs=train.epochs,
+        learning_rate=train.learning_rate,
+        milestones=train.milestones,
+        decay=train.decay,
+        momentum=train.momentum,
+        batch_size=train.batch_size,
+        weight_decay=train.weight_decay,
+        first_weight_decay=train.first_weight_decay,
+    )
+    options = settings.method.options
+    method = build_method(settings.method.name, backbone, options, schedule=schedule, seed=settings.seed)
+    return method, notes
+
+
+def _memory(settings: Settings) -> ExemplarMemory:
+    memory = settings.memory
+    select = build_selector(memory.select or "mean", memory.options)
+    return ExemplarMemory(per_class=memory.per_class, total=memory.total, select=select, seed=settings.seed)

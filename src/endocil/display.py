@@ -1,0 +1,96 @@
+"""A run on the screen: a bar with the time left on a terminal, plain lines otherwise. Fed by the run's events."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+
+class Display:
+    """Shows events. The first, the plan, says how many image passes the run will train and how many are done."""
+
+    def __init__(self, console: Console, name: str) -> None:
+        self.console, self.name = console, name
+        self.done, self.total = 0, 1
+        self.trained = 0.0  # seconds of training seen, for the time left
+        self.measured = 0  # image passes that took them
+        self.bar: Progress | None = None
+        self.row = TaskID(0)
+
+    def __enter__(self) -> "Display":
+        if self.console.is_terminal:
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"))
+            self.bar = Progress(*columns, TimeElapsedColumn(), console=self.console, transient=True)
+            self.row = self.bar.add_task(self.name, total=self.total, left="")
+            self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        show = {"plan": self._plan, "task": self._task, "epoch": self._epoch, "selection": self._selection}
+        show[record["event"]](record)
+
+    def _plan(self, record: dict[str, Any]) -> None:
+        self.total, self.done = record["images"], record["done"]
+        if self.bar is not None:
+            self.bar.update(self.row, total=self.total, completed=self.done)
+
+    def _task(self, record: dict[str, Any]) -> None:
+        classes = ", ".join(record["classes"])
+        self._say(
+            f"{self.name}  task {record['task']}: {classes}; {record['new']:,} new images, "
+            f"{record['exemplars']:,} exemplars"
+        )
+        for note in record["notes"]:
+            self._say(f"  note: {note}")
+
+    def _epoch(self, record: dict[str, Any]) -> None:
+        self.done += record["images"]
+        self.measured += record["images"]
+        self.trained += record["seconds"]
+        left = (self.total - self.done) * self.trained / self.measured
+        losses = ", ".join(f"{name} {value:.3f}" for name, value in record["losses"].items())
+        where = f"task {record['task']} {record['phase']} {record['epoch'] + 1}/{record['epochs']}"
+        if self.bar is not None:
+            text = f"{self.name}  {where}  {losses}"
+            self.bar.update(self.row, completed=self.done, description=text, left=f"{_duration(left)} left")
+        elif (record["epoch"] + 1) % max(1, record["epochs"] // 4) == 0:
+            self._say(
+                f"  {where}: {losses}; {record['images_per_second']:.0f} images/s; {_duration(left)} left"
+            )
+
+    def _selection(self, record: dict[str, Any]) -> None:
+        measured = ""
+        if record["mmd2"] is not None:
+            measured = f", squared MMD {record['mmd2']:.4f} (bound {record['bound']:.3f})"
+        self._say(f"  kept {record['kept']} of {record['of']} {record['class']}{measured}")
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _duration(seconds: float) -> str:
+    seconds = max(0.0, seconds)
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def plain_progress(console: Console, what: str) -> Callable[[int, int], None]:
+    """Progress of work that is counted, such as decoding images: a line a few seconds apart."""
+    shown = time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal shown
+        if time.monotonic() - shown > 3.0:
+            shown = time.monotonic()
+            console.print(f"  {what}: {done:,} of {total:,}", highlight=False)
+
+    return progress

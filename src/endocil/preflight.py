@@ -1,0 +1,166 @@
+"""Before hours are spent: what a run will do, what it will cost, and what cannot work, with the way out."""
+
+import copy
+import sys
+import time
+from dataclasses import dataclass
+
+import torch
+
+from endocil.assembly import Parts
+from endocil.errors import EndocilError
+from endocil.images.batch import ImageSet, training_batches
+from endocil.methods.method import Phase, TaskData
+from endocil.scenario import TEST, TRAIN, Task
+
+
+@dataclass(frozen=True)
+class Preflight:
+    facts: tuple[str, ...]
+    remarks: tuple[str, ...]  # worth knowing, not in the way
+    problems: tuple[str, ...]  # the run cannot work
+
+    def refuse_problems(self) -> None:
+        if self.problems:
+            raise EndocilError("; ".join(self.problems))
+
+
+def preflight(parts: Parts) -> Preflight:
+    """The checks that cost nothing; `estimate` adds time and memory by trying a few steps."""
+    facts = (
+        _images_fact(parts),
+        *(_task_fact(parts, task) for task in parts.scenario.tasks),
+        _memory_fact(parts),
+    )
+    remarks = (*parts.notes, *_small_classes(parts), *_no_test_images(parts))
+    return Preflight(facts, remarks, tuple(_problems(parts)))
+
+
+def _images_fact(parts: Parts) -> str:
+    table, scenario = parts.images.table, parts.scenario
+    megabytes = parts.images.pixels[0].numel() * len(table) / 1e6
+    return (
+        f"{len(table):,} images in {len(table.classes)} classes: {scenario.counts(TRAIN).sum():,} to train, "
+        f"{scenario.counts(TEST).sum():,} to test; {megabytes:,.0f} MB at {parts.settings.data.size} px"
+    )
+
+
+def _task_fact(parts: Parts, task: Task) -> str:
+    train, test = (parts.scenario.counts(part) for part in (TRAIN, TEST))
+    classes = ", ".join(
+        f"{name} {train[label]}+{test[label]}"
+        for label, name in enumerate(parts.images.table.classes)
+        if task.n_old <= label < task.n_seen
+    )
+    return f"task {task.index}: {classes} (train+test)"
+
+
+def _memory_fact(parts: Parts) -> str:
+    if parts.memory is None:
+        return f"method {parts.settings.method.name}: keeps no exemplars"
+    kept = exemplars_after(parts, len(parts.scenario.tasks))
+    megabytes = kept * parts.images.pixels[0].numel() / 1e6
+    how = parts.settings.memory.select
+    return f"method {parts.settings.method.name}: {kept:,} exemplars at the end, chosen by {how} ({megabytes:,.1f} MB)"
+
+
+def exemplars_after(parts: Parts, n_tasks: int) -> int:
+    """How many exemplars the memory holds once these tasks are learned."""
+    if parts.memory is None or n_tasks == 0:
+        return 0
+    n_seen = parts.scenario.tasks[n_tasks - 1].n_seen
+    quota = parts.memory.quota(n_seen)
+    return int(parts.scenario.counts(TRAIN)[:n_seen].clip(max=quota).sum())
+
+
+def _small_classes(parts: Parts) -> list[str]:
+    if parts.memory is None:
+        return []
+    quota = parts.memory.quota(len(parts.images.table.classes))
+    counts = zip(parts.images.table.classes, parts.scenario.counts(TRAIN), strict=True)
+    small = [f"{name} ({count})" for name, count in counts if count < quota]
+    return (
+        [f"smaller than the {quota} exemplars a class may keep, so all are kept: {', '.join(small)}"]
+        if small
+        else []
+    )
+
+
+def _no_test_images(parts: Parts) -> list[str]:
+    counts = zip(parts.images.table.classes, parts.scenario.counts(TEST), strict=True)
+    return [f"class {name} has no test image" for name, count in counts if count == 0]
+
+
+def _problems(parts: Parts) -> list[str]:
+    first = parts.scenario.tasks[0]
+    found = []
+    if first.n_new == 1:
+        found.append(
+            "the first task has one class, and one class alone cannot be learned; "
+            "give it at least two by scenario.increments or fewer scenario.tasks"
+        )
+    milestones = [m for m in parts.settings.train.milestones if m >= parts.settings.train.epochs]
+    if milestones and parts.settings.train.milestones[0] >= parts.settings.train.epochs:
+        found.append(
+            f"train.milestones {list(parts.settings.train.milestones)} all lie at or beyond the "
+            f"{parts.settings.train.epochs} epochs: the learning rate would never fall; set train.milestones"
+        )
+    return found
+
+
+def estimate(parts: Parts, seconds: float = 2.0) -> tuple[str, ...]:
+    """Time and memory, measured on a few real steps of a copy of the method in its second task."""
+    phase = _trial_phase(parts)
+    batches = training_batches(
+        phase.images, phase.schedule.batch_size, parts.augmentation, 0, ("estimate",), parts.method.device
+    )
+    speed = _images_per_second(phase, [batch for _, batch in zip(range(4), batches, strict=False)], seconds)
+    trained = planned_images(parts)
+    minutes = trained / speed / 60
+    parameters = sum(p.numel() for p in parts.method.backbone.parameters())
+    return (
+        f"about {minutes:,.1f} minutes of training at {speed:,.0f} images/s "
+        f"({trained:,} image passes, {parts.settings.run.threads} threads)",
+        f"about {_peak_megabytes():,.0f} MB of memory; backbone of {parameters:,} parameters",
+    )
+
+
+def _trial_phase(parts: Parts) -> Phase:
+    method, tasks = copy.deepcopy(parts.method), parts.scenario.tasks[:2]
+    for task in tasks:
+        method.grow(task)
+    method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    new = ImageSet.of(parts.images, parts.scenario.rows(TRAIN, tasks[-1].new))
+    old = parts.scenario.rows(TRAIN, tasks[-1].old)[: exemplars_after(parts, len(tasks) - 1)]
+    phase = method.phases(tasks[-1], TaskData(new, ImageSet.of(parts.images, old, from_memory=True)))[0]
+    method.train()
+    return phase
+
+
+def _images_per_second(phase: Phase, batches: list, seconds: float) -> float:  # type: ignore[type-arg]
+    images, began = 0, time.perf_counter()
+    for turn in range(20):
+        batch = batches[turn % len(batches)]
+        outcome = phase.objective(batch)
+        torch.stack([loss.mean() for loss in outcome.losses.values()]).sum().backward()  # type: ignore[no-untyped-call]
+        if turn == 0:  # the first step warms up
+            images, began = 0, time.perf_counter()
+            continue
+        images += len(batch)
+        if time.perf_counter() - began > seconds:
+            break
+    return images / (time.perf_counter() - began)
+
+
+def planned_images(parts: Parts) -> int:
+    """Image passes of the whole run: new images and exemplars of each task, once an epoch."""
+    counts = parts.scenario.counts(TRAIN)
+    each = [int(counts[task.new].sum()) + exemplars_after(parts, task.index) for task in parts.scenario.tasks]
+    return parts.settings.train.epochs * sum(each)
+
+
+def _peak_megabytes() -> float:
+    import resource  # not on every system
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak / 1e3

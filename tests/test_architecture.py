@@ -1,0 +1,114 @@
+"""The house as it is meant: imports go up the page, components import torch alone, names are as announced."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import endocil
+
+SOURCE = Path(endocil.__file__).parent
+
+# The page of docs/architecture.md, top to bottom; a file imports only from blocks above it or from its own.
+BLOCKS = [
+    ["errors", "randomness", "files", "registry"],
+    ["settings", "presets"],
+    ["_mmd", "selection", "losses", "gradients"],
+    ["images", "datasets", "scenario"],
+    [
+        "networks",
+        "methods",
+        "memory",
+        "predictions",
+        "evaluation",
+        "training",
+        "journal",
+        "checkpoint",
+        "learner",
+    ],
+    ["metrics", "report"],
+    ["assembly", "preflight", "run_folder", "experiment", "display", "cli"],
+]
+LEVEL = {name: level for level, names in enumerate(BLOCKS) for name in names}
+FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
+
+
+def room(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> set[str]:
+    """Every module that a file imports, inside functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return found
+
+
+def test_every_file_stands_on_the_page() -> None:
+    assert {room(path) for path in FILES} == set(LEVEL)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_up_the_page_only(path: Path) -> None:
+    rooms = {name.split(".")[1] for name in imported(path) if name.startswith("endocil.")}
+    below = {name for name in rooms if LEVEL.get(name, -1) > LEVEL[room(path)]}
+    assert below == set()
+
+
+@pytest.mark.parametrize("name", ["selection", "losses", "gradients"])
+def test_a_component_imports_torch_and_no_other_package(name: str) -> None:
+    code = (
+        f"import sys, torch; old = set(sys.modules); import endocil.{name}; print(*(set(sys.modules) - old))"
+    )
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    packages = {module.split(".")[0] for module in loaded} - set(sys.stdlib_module_names)
+    assert packages <= {"endocil", "torch"}
+
+
+def test_importing_endocil_imports_nothing_heavy() -> None:
+    code = "import sys, endocil; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert not {"torch", "numpy", "pydantic", "lightning_fabric"} & set(loaded)
+
+
+def test_the_public_names_are_sorted_and_all_there() -> None:
+    assert endocil.__all__ == sorted(endocil.__all__)
+    assert all(getattr(endocil, name) is not None for name in endocil.__all__)
+    assert set(endocil.__all__) <= set(dir(endocil))
+    with pytest.raises(AttributeError, match="endocil has no 'nothing'"):
+        _ = endocil.nothing
+
+
+def test_names_for_type_checkers_are_the_names_at_run_time() -> None:
+    tree = ast.parse((SOURCE / "__init__.py").read_text("utf-8"))
+    announced = {
+        alias.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
+    }
+    assert announced - {None} == set(endocil.__all__)
+
+
+def test_nothing_asks_which_method_it_is() -> None:
+    for path in FILES:
+        if room(path) == "methods" or path.name == "cli.py":
+            continue
+        strings = {
+            node.value
+            for node in ast.walk(ast.parse(path.read_text("utf-8")))
+            if isinstance(node, ast.Constant)
+        }
+        assert not strings & {"finetune", "icarl"}, path
+
+
+def test_the_version_is_one() -> None:
+    project = (SOURCE.parents[1] / "pyproject.toml").read_text("utf-8")
+    assert f'version = "{endocil.__version__}"' in project

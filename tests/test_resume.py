@@ -1,0 +1,161 @@
+"""A run that was stopped and went on is the run that was not, bit for bit."""
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tomli_w
+from conftest import TINY, run_files
+from life import ALL_METHODS, EPOCHS, Life, differing, new_method, state_of
+
+import endocil
+from endocil import EndocilError
+from endocil.checkpoint import FILE, load_checkpoint
+from endocil.files import write_atomically
+from endocil.images.cache import Images
+
+
+class StoppedError(Exception):
+    pass
+
+
+def stop_after(n_events: int, kind: str = "epoch"):
+    left = itertools.count(n_events - 1, -1)
+
+    def show(record: dict) -> None:
+        if record["event"] == kind and next(left) == 0:
+            raise StoppedError
+
+    return show
+
+
+def events(life: Life) -> list[dict]:
+    lines = (life.folder / "events.jsonl").read_text("utf-8").splitlines()
+    untimed = [json.loads(line) for line in lines]
+    for record in untimed:
+        for key in ("seconds", "images_per_second"):
+            record.pop(key, None)
+    return untimed
+
+
+@pytest.mark.parametrize("name", ALL_METHODS)
+def test_a_life_stopped_at_any_epoch_of_any_phase_goes_on_to_the_same_bits(
+    name: str, images: Images, tmp_path: Path
+) -> None:
+    straight = Life(images, tmp_path / "straight", new_method(name)).live()
+    n_epochs = sum(record["event"] == "epoch" for record in events(straight))
+    assert n_epochs >= EPOCHS * len(straight.scenario.tasks)
+    for stop in range(1, n_epochs + 1):
+        folder = tmp_path / f"stopped-{stop}"
+        stopped = Life(images, folder, new_method(name), clock=itertools.count(0, 100).__next__)
+        stopped.journal.show = stop_after(stop)
+        with pytest.raises(StoppedError):
+            stopped.live()
+        if not (folder / FILE).exists():
+            continue  # the first epoch was not over: the run starts again
+        resumed = Life(images, folder, new_method(name)).go_on()
+        assert differing(state_of(straight.method), state_of(resumed.method)) == []
+        assert events(resumed) == events(straight)
+        if straight.memory is not None:
+            assert resumed.memory.records(images) == straight.memory.records(images)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "straight"
+    endocil.run(TINY, folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["plan", "task", "epoch", "selection"])
+def test_a_run_stopped_between_any_two_events_resumes_to_the_same_files(
+    kind: str, tmp_path: Path, uninterrupted: Path
+) -> None:
+    with pytest.raises(StoppedError):
+        endocil.run(TINY, tmp_path / "run", show=stop_after(1))
+    for n in range(1, 30):
+        try:
+            endocil.resume(tmp_path / "run", show=stop_after(n, kind))
+        except StoppedError:
+            continue
+        break
+    assert run_files(tmp_path / "run") == run_files(uninterrupted)
+
+
+def test_a_run_killed_at_random_moments_resumes_to_the_same_files(
+    tmp_path: Path, uninterrupted: Path
+) -> None:
+    settings = tmp_path / "settings.toml"
+    settings.write_text(tomli_w.dumps({**TINY, "run": {"threads": 1, "checkpoint_seconds": 0.0}}))
+    folder, moments = tmp_path / "run", random.Random(0)
+    command = [sys.executable, "-m", "endocil.cli", "run", str(settings), "-o", str(folder)]
+    for _ in range(3):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while (
+            not (folder / "settings.toml").exists() and time.monotonic() < deadline and process.poll() is None
+        ):
+            time.sleep(0.02)
+        time.sleep(moments.uniform(0.05, 1.0))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        if (folder / "settings.toml").exists():
+            command = [sys.executable, "-m", "endocil.cli", "resume", str(folder)]
+    finished = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 0, finished.stderr
+    assert run_files(folder) == run_files(uninterrupted)
+
+
+def test_a_checkpoint_that_could_not_be_written_leaves_the_one_before(
+    images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    life = Life(images, tmp_path, new_method("icarl")).live(1)
+    before = (tmp_path / FILE).read_bytes()
+
+    def full(path: Path, data: bytes) -> None:
+        def no_space(*_: object) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("os.fsync", no_space)
+        write_atomically(path, data)
+
+    monkeypatch.setattr("endocil.checkpoint.write_atomically", full)
+    with pytest.raises(EndocilError, match="No space left"):
+        life.step(life.scenario.tasks[1])
+    assert (tmp_path / FILE).read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == [FILE, "events.jsonl"]
+
+
+def test_a_damaged_or_foreign_checkpoint_is_refused_in_one_line(images: Images, tmp_path: Path) -> None:
+    Life(images, tmp_path, new_method("icarl")).live(1)
+    whole = (tmp_path / FILE).read_bytes()
+    (tmp_path / FILE).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(EndocilError, match="cannot be read"):
+        load_checkpoint(tmp_path)
+    (tmp_path / FILE).write_bytes(whole.replace(b'\\"format\\": 1', b'\\"format\\": 9'))
+    with pytest.raises(EndocilError, match="has format 9; this version of endocil reads 1"):
+        load_checkpoint(tmp_path)
+
+
+def test_resume_refuses_a_folder_that_is_no_run_and_images_that_are_not_the_runs(tmp_path: Path) -> None:
+    with pytest.raises(EndocilError, match="is not a run"):
+        endocil.resume(tmp_path)
+    with pytest.raises(StoppedError):
+        endocil.run(TINY, tmp_path / "run", show=stop_after(1))
+    split = tmp_path / "run" / "split.csv"
+    split.write_text("\n".join(split.read_text().splitlines()[:-1]) + "\n")
+    with pytest.raises(EndocilError, match=r"the images at data\.root are not those of the run"):
+        endocil.resume(tmp_path / "run")
+
+
+def test_a_finished_run_is_returned_as_it_is(uninterrupted: Path) -> None:
+    before = run_files(uninterrupted)
+    assert endocil.resume(uninterrupted).metrics == json.loads((uninterrupted / "metrics.json").read_text())
+    assert run_files(uninterrupted) == before
