@@ -1,6 +1,6 @@
 """From settings to the parts of a run: images, scenario, method, memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,10 @@ from endocil.datasets import DATASETS, load_table
 from endocil.images.augment import Augmentation
 from endocil.images.cache import Images, load_images
 from endocil.memory import SELECTORS, ExemplarMemory, build_selector
-from endocil.methods import METHODS, Method, build_method, method_options
+from endocil.methods import METHODS, SHARED, Method, build_method
 from endocil.methods.method import shared_schedule
 from endocil.networks import BACKBONES, build_backbone
-from endocil.registry import options_of, resolve
+from endocil.registry import check_options, options_of, resolve
 from endocil.scenario import Scenario, build_scenario, keep_classes
 from endocil.settings import Settings
 
@@ -60,16 +60,19 @@ def complete(settings: Settings) -> Settings:
     if settings.scenario.increments is None and settings.scenario.tasks is None:
         values["scenario"]["tasks"] = 5  # EndoCIL, Experimental Setting
     values["run"].setdefault("threads", torch.get_num_threads())
-    named: list[tuple[str, dict[str, Any]]] = [
-        ("data", options_of(resolve("data.name", settings.data.name, DATASETS))),
-        ("network", options_of(resolve("network.backbone", settings.network.backbone, BACKBONES))),
-        ("memory", options_of(resolve("memory.select", values["memory"]["select"], SELECTORS))),
-        ("method", method_options(settings.method.name)),
+    named: list[tuple[str, str, Mapping[str, Callable[..., Any]]]] = [
+        ("data", "name", DATASETS),
+        ("network", "backbone", BACKBONES),
+        ("memory", "select", SELECTORS),
+        ("method", "name", METHODS),
     ]
-    for section, options in named:
-        for key, default in options.items():
-            if isinstance(default, str | int | float | bool | tuple | list):
-                values[section].setdefault(key, default)
+    for section, key, table in named:
+        thing = resolve(f"{section}.{key}", values[section][key], table)
+        reserved = SHARED if section == "method" else ()
+        check_options(section, thing, getattr(settings, section).options, reserved=reserved)
+        for option, default in options_of(thing).items():
+            if option not in reserved and isinstance(default, str | int | float | bool | tuple | list):
+                values[section].setdefault(option, default)
     return Settings.model_validate(values)
 
 

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -76,15 +76,36 @@ def _resumable(folder: Path) -> Iterator[None]:
 
 
 @app.command()
-def run(source: Source, changes: Overrides = None, output: Output = None) -> None:
+def run(
+    source: Source,
+    changes: Overrides = None,
+    output: Output = None,
+    into: Annotated[
+        Path | None, typer.Option("--ledger", help="Add the results to this ledger; do nothing if they are there.")
+    ] = None,
+) -> None:
     """Learn a sequence of tasks and write results into a run folder."""
     from endocil.settings import load_settings
 
     settings = load_settings(source, changes or ())
+    if into is not None and _in_ledger(settings, into):
+        return
     folder = output or _new_folder(f"{Path(source).stem}-{_plain(settings.method.name)}-seed{settings.seed}")
     with _resumable(folder):
         _run(settings, folder)
     _print_results([folder])
+    if into is not None:
+        ledger_add([folder], into)
+
+
+def _in_ledger(settings: "Settings", into: Path) -> bool:
+    from endocil.assembly import complete
+    from endocil.report import find_in_ledger
+
+    found = find_in_ledger(complete(settings).model_dump(mode="json", exclude_none=True), into)
+    if found is not None:
+        _console().print(f"already in the ledger: {found}", highlight=False, soft_wrap=True)
+    return found is not None
 
 
 def _run(settings: "Settings", folder: Path, *, resuming: bool = False) -> None:
@@ -261,14 +282,47 @@ def data_subset(
 
 @ledger.command("add")
 def ledger_add(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...")], folder: Ledger = Path("docs/results")
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")],
+    folder: Ledger = Path("docs/results"),
 ) -> None:
     """Put finished runs' small results into the ledger: settings, metrics, versions; no images."""
-    from endocil.report import add_to_ledger
+    from endocil.report import AlreadyInLedgerError, add_to_ledger
 
     for one in runs:
-        _console().print(str(add_to_ledger(one, folder)), highlight=False, soft_wrap=True)
+        try:
+            said = f"added {add_to_ledger(one, folder)}"
+        except AlreadyInLedgerError as there:  # not a failure: the results are kept
+            said = str(there)
+        _console().print(said, highlight=False, soft_wrap=True)
 
 
-def _values(table: Any) -> str:
-    return str(table.markdown())
+@ledger.command("table")
+def ledger_table(
+    folder: Ledger = Path("docs/results"),
+    ablation: Annotated[bool, typer.Option("--ablation", help="With and without each component.")] = False,
+) -> None:
+    """Print the ledger's runs as Markdown, mean and spread over seeds."""
+    from endocil.report import ablation_table
+    from endocil.report import ledger_table as all_runs
+
+    print((ablation_table if ablation else all_runs)(folder).markdown())
+
+
+@ledger.command("insert")
+def ledger_insert(
+    files: Annotated[list[Path], typer.Argument(help="Markdown files with <!-- ledger:NAME --> markers.")],
+    folder: Ledger = Path("docs/results"),
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail when a file is out of date.")] = False,
+) -> None:
+    """Write the ledger's tables (runs, ablation) between the markers of README and docs."""
+    from endocil.report import ablation_table, insert_tables
+    from endocil.report import ledger_table as all_runs
+
+    tables = {"runs": all_runs(folder), "ablation": ablation_table(folder)}
+    stale = [str(file) for file in files if insert_tables(file, tables, check=check)]
+    if check and stale:
+        raise EndocilError(f"out of date: {', '.join(stale)}; run 'endocil ledger insert' on them")
+
+
+if __name__ == "__main__":
+    main()

@@ -36,7 +36,8 @@ def test_batches_of_one_image_are_refused() -> None:
 def test_order_and_augmentation_depend_on_the_key_alone() -> None:
     images = everything([7, 6])
     one, same, other = (
-        list(training_batches(images, 4, Augmentation(), 0, key, CPU)) for key in [(0, 0, 3), (0, 0, 3), (0, 0, 4)]
+        list(training_batches(images, 4, Augmentation(), 0, key, CPU))
+        for key in [(0, 0, 3), (0, 0, 3), (0, 0, 4)]
     )
     assert all(torch.equal(a.images, b.images) for a, b in zip(one, same, strict=True))
     assert not torch.equal(one[0].images, other[0].images)

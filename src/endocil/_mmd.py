@@ -1,0 +1,199 @@
+"""The kernel matrix of one class of features, never stored: some of its rows, and the sums of all of them.
+
+The kernel is a sum of Gaussians whose bandwidths are powers of `scale` times the mean squared distance in the
+class. Features are centred (distances stay, cancellation goes) and scaled so that the widest Gaussian is
+exp(x.y - |x|^2/2 - |y|^2/2); two more columns, (-|x|^2/2, 1), let one matrix product give that exponent.
+Torch and the standard library alone.
+"""
+
+import math
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+Bandwidth = Literal["index", "literal"]
+
+EXACT_ROWS = 2048  # up to so many rows float64 costs a tenth of a second at most
+SHARE = 8  # more than 1/8 of the rows one by one cost more than all of them by the upper triangle
+CHECKED_ROWS = 16
+ROUNDING = math.ldexp(1.0, -24)  # of a float32, relative
+ROWS_BYTES = 1 << 24  # of whole rows at a time
+CACHE_BYTES = 4 * 384 * 384  # two such tiles stay in a core's second-level cache
+DEVICE_BYTES = 1 << 26  # enough to keep a graphics card busy
+
+_thread_count = threading.Lock()  # torch has one thread count for the whole process
+
+
+class KernelMatrix:
+    """The (m, m) kernel matrix of `features`; holds one float64 copy of these."""
+
+    def __init__(self, features: Tensor, kernels: int, scale: float, bandwidth: Bandwidth, self_pairs: bool):
+        _check_kernel(kernels, scale, bandwidth)
+        self.kernels, self.scale, self.size = kernels, scale, len(features)
+        self.points = centred(features)  # (m, d + 2)
+        self.on_cpu = self.points.device.type == "cpu"
+        distance = mean_squared_distance(self.points, self_pairs)
+        widest = math.pow(scale, widest_exponent(kernels, bandwidth))  # over the mean squared distance
+        self.steepness = math.fsum(scale**step for step in range(kernels)) / widest
+        self.points *= math.sqrt(2.0 / (widest * (distance or 1.0)))
+        self.points[:, -2] = torch.linalg.vector_norm(self.points, dim=1).square_().mul_(-0.5)
+        self.points[:, -1] = 1.0
+
+    def rows(self, indices: Tensor) -> Tensor:
+        """Some rows in float64, (r, m)."""
+        exponent = _left_factor(self.points[indices]) @ self.points.T
+        exponent.scatter_(1, indices[:, None], 0.0)  # the distance to itself, whatever the rounding
+        return gaussians_(exponent, self.kernels, self.scale)
+
+    def sums(self, indices: Tensor) -> Tensor:
+        """The sums of some rows in float64, (r,)."""
+        parts = torch.split(indices, max(1, ROWS_BYTES // (8 * self.size)))
+        return torch.cat([self.rows(part).sum(1) for part in parts])
+
+    def all_sums(self, dtype: torch.dtype, tile_bytes: int) -> Tensor:
+        """The sums of all rows, (m,) float64, from tiles of the upper triangle computed in `dtype`."""
+        points = self.points.to(dtype)
+        side = min(self.size, max(1, math.isqrt(tile_bytes // points.element_size())))
+        tiles = _Tiles(side, points)
+        starts = range(0, self.size, side)
+        total = self.points.new_zeros(self.size)
+        with _workers(self.on_cpu) as pool:
+            panels = pool.map(lambda start: self._panel_sums(points, start, tiles), starts)
+            for start, panel in zip(starts, panels, strict=True):  # in this order with any number of workers
+                total[start:] += panel
+        return total
+
+    def _panel_sums(self, points: Tensor, start: int, tiles: "_Tiles") -> Tensor:
+        """What the tiles from the diagonal to the right add to the sums of their rows and their columns."""
+        side = tiles.side
+        left = _left_factor(points[start : start + side])
+        total = self.points.new_zeros(self.size - start)
+        for offset in range(0, len(total), side):
+            right = points[start + offset : start + offset + side]
+            exponent, out = tiles.shaped(len(left), len(right))
+            torch.mm(left, right.T, out=exponent)  # autocast leaves a product with `out` alone
+            if offset == 0:
+                exponent.fill_diagonal_(0.0)
+            kernel = gaussians_(exponent, self.kernels, self.scale, out)
+            total[: len(left)] += kernel.sum(1)
+            if offset > 0:
+                total[offset : offset + len(right)] += kernel.sum(0)
+        return total
+
+
+class RowSums:
+    """All row sums, and how far each sum / m may be off: float32 where that will do, float64 on demand."""
+
+    def __init__(self, matrix: KernelMatrix, picks: int, tile_bytes: int | None) -> None:
+        if tile_bytes is not None and tile_bytes < 1:
+            raise ValueError(f"block_bytes must be positive; got {tile_bytes}; None takes a good size")
+        self.matrix = matrix
+        self.tile_bytes = tile_bytes or (CACHE_BYTES if matrix.on_cpu else DEVICE_BYTES)
+        few = matrix.size <= max(EXACT_ROWS, SHARE * picks)
+        if few or not matrix.on_cpu:  # graphics cards are fast enough, and TF32 never comes into it
+            self._make_exact()
+        else:
+            self.values = matrix.all_sums(torch.float32, self.tile_bytes)
+            self.error = torch.full_like(self.values, self._float32_error())
+
+    def _float32_error(self) -> float:
+        """Roundings of |x|^2, times 1/s_i in each Gaussian; or, if worse, far above what some rows show."""
+        spread = torch.arange(0, self.matrix.size, self.matrix.size // CHECKED_ROWS)
+        farthest = self.matrix.points[:, -2].topk(CHECKED_ROWS, largest=False).indices
+        checked = torch.cat([spread, farthest])
+        off = float((self.matrix.sums(checked) - self.values[checked]).abs().max()) / self.matrix.size
+        return max(8 * ROUNDING * self.matrix.steepness, 16 * off)
+
+    def sharpen(self, indices: Tensor) -> None:
+        """Make the sums of these rows exact."""
+        if len(indices) > self.matrix.size // SHARE:
+            self._make_exact()
+        else:
+            self.values[indices] = self.matrix.sums(indices)
+            self.error[indices] = 0.0
+
+    def _make_exact(self) -> None:
+        self.values = self.matrix.all_sums(torch.float64, self.tile_bytes)
+        self.error = torch.zeros_like(self.values)
+
+
+def centred(features: Tensor) -> Tensor:
+    """Rows minus their mean, in float64, and two columns of zeros."""
+    device = "cpu" if features.device.type == "mps" else features.device  # Apple's GPUs have no float64
+    points = torch.zeros(features.shape[0], features.shape[1] + 2, dtype=torch.float64, device=device)
+    rows = points[:, :-2]
+    rows.copy_(features)
+    rows -= rows[0].clone()  # so that equal rows have distance 0 exactly
+    rows -= rows.mean(0)
+    return points
+
+
+def mean_squared_distance(centred_rows: Tensor, self_pairs: bool) -> float:
+    """Over ordered pairs: 2 sum|x|^2 / (m - 1), or / m when each row is paired with itself too."""
+    pairs = len(centred_rows) if self_pairs else max(1, len(centred_rows) - 1)
+    distance = 2.0 * float(torch.linalg.vector_norm(centred_rows)) ** 2 / pairs
+    if not math.isfinite(distance):
+        raise ValueError("features are too large for squared distances in float64; divide them by a constant")
+    return distance
+
+
+def widest_exponent(kernels: int, bandwidth: Bandwidth) -> float:
+    """Power of `scale` in the widest Gaussian: i - K//2, i < K, as coded, or i - K/2, i <= K, as printed."""
+    return kernels - 1 - kernels // 2 if bandwidth == "index" else kernels / 2
+
+
+def gaussians_(exponent: Tensor, kernels: int, scale: float, out: Tensor | None = None) -> Tensor:
+    """sum_i exp(exponent * scale^i) for i < kernels; overwrites `exponent`."""
+    squarings = math.log2(scale)
+    if not squarings.is_integer():
+        return torch.stack([(exponent * scale**step).exp_() for step in range(kernels)]).sum(0)
+    value = exponent.exp_()
+    total = value.clone() if out is None else out.copy_(value)
+    for _ in range(1, kernels):
+        for _ in range(int(squarings)):  # the next narrower Gaussian is a power of this one: one exp in all
+            value.square_()
+        total.add_(value)
+    return total
+
+
+def _left_factor(points: Tensor) -> Tensor:
+    """The last two columns change places, so that times `points` they add -|x|^2/2 and -|y|^2/2."""
+    return torch.cat([points[:, :-2], points[:, -1:], points[:, -2:-1]], dim=1)
+
+
+class _Tiles(threading.local):
+    """Two tiles for each worker; new ones for each product would cost page faults."""
+
+    def __init__(self, side: int, like: Tensor) -> None:
+        self.side = side
+        self.first, self.second = like.new_empty(2, side * side)
+
+    def shaped(self, *shape: int) -> tuple[Tensor, Tensor]:
+        return self.first[: math.prod(shape)].view(shape), self.second[: math.prod(shape)].view(shape)
+
+
+@contextmanager
+def _workers(on_cpu: bool) -> Iterator[ThreadPoolExecutor]:
+    """Workers with one-threaded operations: on tiles, faster than threads inside each small operation."""
+    with _thread_count:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            with ThreadPoolExecutor(threads if on_cpu else 1) as pool:
+                yield pool
+        finally:
+            torch.set_num_threads(threads)
+
+
+def _check_kernel(kernels: int, scale: float, bandwidth: str) -> None:
+    if kernels < 1:
+        raise ValueError(f"kernels, the number of Gaussians, must be at least 1; got {kernels}")
+    if not 1.0 <= scale < math.inf:
+        raise ValueError(f"scale, the ratio of neighbouring bandwidths, must be at least 1; got {scale}")
+    if bandwidth not in get_args(Bandwidth):
+        raise ValueError(f"unknown bandwidth {bandwidth!r}; known: {', '.join(get_args(Bandwidth))}")

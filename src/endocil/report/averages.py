@@ -1,0 +1,87 @@
+"""What the runs of one experiment say together: means over its seeds, None where one of them has no value."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from endocil.report.grouping import Group
+from endocil.report.runs import RunRecord
+from endocil.report.tables import Spread, spread
+
+HEAD = "softmax"  # the reported head
+
+Runs = Group[RunRecord]
+Matrix = list[list[float | None]]
+
+
+CLASS_RATES = ("recall", "precision", "f1")
+SOURCE_RATES = ("accuracy", "recall", "f1")  # recall and F1: means over the classes that occur in the source
+
+
+@dataclass(frozen=True)
+class Row:
+    """How well the images of one class, or of one source, are recognised after the last task."""
+
+    name: str
+    images: int
+    rates: tuple[float | None, ...]
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    result = spread(values)
+    return None if result is None else result.mean
+
+
+def classes_seen(group: Runs) -> tuple[int, ...]:
+    """The number of classes known after each task."""
+    return tuple(np.cumsum(group.first.metrics["task_sizes"]).tolist())
+
+
+def accuracy_per_task(group: Runs) -> list[Spread | None]:
+    """Accuracy over all classes seen so far, after each task."""
+    return [
+        spread(values) for values in zip(*(run.metrics[HEAD]["acc"] for run in group.results), strict=True)
+    ]
+
+
+def task_accuracy(group: Runs) -> Matrix:
+    """Entry [t][s]: accuracy on the test images of task s after learning task t."""
+    matrices = [run.metrics[HEAD]["task_accuracy"] for run in group.results]
+    return [[mean(values) for values in zip(*lines, strict=True)] for lines in zip(*matrices, strict=True)]
+
+
+def confusion(group: Runs) -> Matrix:
+    """Percent of the images of each true class (row) given to each class (column), seeds taken together.
+
+    Seeds may have learned the classes in different orders; the first run's order is used."""
+    classes = group.first.metrics["classes"]
+    counts = sum(_aligned(run.metrics, classes) for run in group.results)
+    totals = np.asarray(counts).sum(axis=1, keepdims=True)
+    percent = 100.0 * np.asarray(counts) / np.maximum(totals, 1)
+    return [
+        line if total else [None] * len(line)
+        for line, total in zip(percent.tolist(), totals[:, 0], strict=True)
+    ]
+
+
+def _aligned(metrics: Mapping[str, Any], classes: Sequence[str]) -> np.ndarray:
+    order = [metrics["classes"].index(name) for name in classes]
+    return np.asarray(metrics[HEAD]["confusion"], dtype=np.int64)[np.ix_(order, order)]
+
+
+def per_class(group: Runs) -> list[Row]:
+    """CLASS_RATES of each class, in the order in which the classes were learned."""
+    return [_row(group, "per_class", name, CLASS_RATES) for name in group.first.metrics["classes"]]
+
+
+def per_source(group: Runs) -> list[Row]:
+    """SOURCE_RATES of each source; empty where no image says where it comes from."""
+    names = group.first.metrics[HEAD]["per_source"]
+    return [replace(_row(group, "per_source", name, SOURCE_RATES), name=name or "unknown") for name in names]
+
+
+def _row(group: Runs, kind: str, name: str, rates: Sequence[str]) -> Row:
+    found = [run.metrics[HEAD][kind].get(name, {}) for run in group.results]
+    return Row(name, found[0]["images"], tuple(mean(each.get(rate) for each in found) for rate in rates))

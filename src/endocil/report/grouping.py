@@ -1,0 +1,173 @@
+"""Which runs are the same experiment with another seed, and what an experiment is called.
+
+Two runs belong together when all settings that determine the result agree, the seed apart. No method is known
+by name here: an experiment is called after its method and, where that is not enough, after what differs.
+"""
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath, PureWindowsPath
+from typing import Any, Generic, Protocol, TypeVar
+
+from endocil.report.runs import is_incremental
+
+DASH = "\N{EN DASH}"
+OWN_SECTIONS = ("method.", "memory.")  # their keys are shown without the section
+
+
+class Result(Protocol):
+    """A run record or an entry of the ledger."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
+    @property
+    def metrics(self) -> Mapping[str, Any]: ...
+
+
+R = TypeVar("R", bound=Result)
+
+
+@dataclass(frozen=True)
+class Group(Generic[R]):
+    """One experiment: its label and one result per seed."""
+
+    label: str
+    results: tuple[R, ...]
+
+    @property
+    def first(self) -> R:
+        return self.results[0]
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(result.settings["seed"] for result in self.results)
+
+    @property
+    def incremental(self) -> bool:
+        return is_incremental(self.first.metrics)
+
+
+def portable(value: Any) -> Any:
+    """The same value with each absolute path cut to its last name: a path says where, not what."""
+    if isinstance(value, Mapping):
+        return {key: portable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [portable(item) for item in value]
+    return last_name(value) if isinstance(value, str) and _is_absolute(value) else value
+
+
+def last_name(path: str) -> str:
+    return PureWindowsPath(path).name or path  # a Windows path understands both slashes
+
+
+def _is_absolute(text: str) -> bool:
+    # Runs come from other systems too, so both kinds of paths count on each of them.
+    return PurePosixPath(text).is_absolute() or PureWindowsPath(text).is_absolute() or text.startswith("~/")
+
+
+def data_label(settings: Mapping[str, Any]) -> str:
+    """The data set's name and, where one is given, its folder's: "folder hyper-kvasir-part"."""
+    name, root = settings["data"]["name"].rpartition(":")[2], settings["data"].get("root")
+    folder = last_name(root) if root else name
+    return name if folder == name else f"{name} {folder}"
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"memory": {"select": "mmd"}} as {"memory.select": "mmd"}; None means absent, as TOML has no null."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            found[prefix + key] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that determine the result: all but [run]. Of data.root the last folder name stays, because
+    a data set named "folder" says nothing about which images were in it."""
+    settled = flat(portable(settings))
+    if "data.root" in settled:
+        settled["data.root"] = last_name(settled["data.root"])
+    return {key: value for key, value in settled.items() if not key.startswith("run.")}
+
+
+def digest(settings: Mapping[str, Any]) -> str:
+    """Eight hexadecimal digits that change with every setting that determines the result."""
+    return hashlib.sha256(_canonical(identity(settings)).encode()).hexdigest()[:8]
+
+
+def _canonical(settings: Mapping[str, Any]) -> str:
+    return json.dumps(settings, sort_keys=True, default=str)
+
+
+def groups(results: Iterable[R]) -> list[Group[R]]:
+    """Results that differ in the seed alone together, in order of appearance; a repeated seed counts once."""
+    found: dict[str, dict[int, R]] = {}
+    for result in results:
+        key = _canonical(_without_seed(result.settings))
+        found.setdefault(key, {}).setdefault(result.settings["seed"], result)
+    members = [tuple(by_seed[seed] for seed in sorted(by_seed)) for by_seed in found.values()]
+    names = labels([results[0].settings for results in members])
+    return [Group(name, results) for name, results in zip(names, members, strict=True)]
+
+
+def _without_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in identity(settings).items() if key != "seed"}
+
+
+def labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A label for each; those of the same method are told apart by the keys in which they differ."""
+    same_method = defaultdict(list)
+    for each in settings:
+        same_method[label(each)].append(each)
+    keys = {name: _telling(members) for name, members in same_method.items()}
+    return [label(each, keys[label(each)]) for each in settings]
+
+
+def _telling(members: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The keys that tell these settings apart. Options that come and go with another key, such as those of a
+    selector, are left out as long as the rest is enough."""
+    values = [_without_seed(member) for member in members]
+    enough = varying(values)
+    names = {label(member, enough) for member in members}
+    return enough if len(names) == len(members) else differing(values)
+
+
+def label(settings: Mapping[str, Any], keys: Collection[str] = ()) -> str:
+    """The method's name and these settings: "endocil (loss=cross_entropy, select=mean)"."""
+    name = str(settings["method"]["name"]).rpartition(":")[2]
+    values = identity(settings)
+    shown = [
+        f"{_short(key)}={written(values[key], '+')}" for key in sorted(keys, key=_short) if key in values
+    ]
+    return f"{name} ({', '.join(shown)})" if shown else name
+
+
+def varying(members: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The keys that have more than one value among the flat settings that have them at all."""
+    keys = {key for member in members for key in member}
+    return {key for key in keys if differing([{key: member[key]} for member in members if key in member])}
+
+
+def differing(members: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The keys whose values are not the same in all of these flat settings, or missing in some."""
+    keys = {key for member in members for key in member}
+    return {key for key in keys if any(member.get(key) != members[0].get(key) for member in members)}
+
+
+def _short(key: str) -> str:
+    return next((key.removeprefix(section) for section in OWN_SECTIONS if key.startswith(section)), key)
+
+
+def written(value: Any, between: str = ", ") -> str:
+    """A setting's value for people: true as in TOML, a list by its items, a dash for none."""
+    if isinstance(value, list):
+        return between.join(written(item) for item in value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return DASH if value is None else str(value)

@@ -1,0 +1,146 @@
+"""The ledger: one small JSON file for each run whose results are kept. No images, no predictions, no paths.
+
+A file is named after its run and ends in a digest of the settings that determine the result, so that a run
+once in the ledger need not be repeated.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from endocil.errors import EndocilError
+from endocil.files import write_atomically
+from endocil.report.grouping import data_label, digest, flat, label, last_name, portable
+from endocil.report.runs import Json, RunRecord, read_run
+
+LEDGER = Path("docs/results")
+# The components that an ablation exchanges, in the paper's order.
+COMPONENTS = ("memory.select", "method.loss", "method.gradients")
+
+
+class AlreadyInLedgerError(EndocilError):
+    """The run need not be added; `file` has its results."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(f"already in the ledger: {file}")
+        self.file = file
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run of the ledger."""
+
+    file: Path
+    settings: Json
+    metrics: Json
+    exemplars: int
+
+
+def add_to_ledger(run_folder: Path, ledger_folder: Path = LEDGER) -> Path:
+    """Store a finished run's small results and return the file; a run that is there already is refused."""
+    record = read_run(run_folder)
+    there = find_in_ledger(record.settings, ledger_folder)
+    if there is not None:
+        raise AlreadyInLedgerError(there)
+    file = Path(ledger_folder) / ledger_name(record.settings)
+    write_atomically(file, _compact_json(_entry(record)))
+    return file
+
+
+def find_in_ledger(settings: Mapping[str, Any], ledger_folder: Path = LEDGER) -> Path | None:
+    """The ledger's file of a run with these settings, complete as settings.toml records them, or None."""
+    file = Path(ledger_folder) / ledger_name(settings)
+    return file if file.is_file() else None
+
+
+def ledger_name(settings: Mapping[str, Any]) -> str:
+    """<data>-<method>-<components>-b<buffer>-s<seed>-<digest>.json"""
+    values = flat(settings)
+    components = [str(values[key]) for key in COMPONENTS if key in values]
+    buffer = values.get("memory.per_class", values.get("memory.total", 0))
+    parts = [data_label(settings), label(settings), *components, f"b{buffer}", f"s{settings['seed']}"]
+    return "-".join([*map(_plain, parts), digest(settings)]) + ".json"
+
+
+def _plain(text: str) -> str:
+    """Letters that every file system takes."""
+    return re.sub(r"[^A-Za-z0-9_]+", "-", text).strip("-")
+
+
+def read_ledger(ledger_folder: Path = LEDGER, data: str | None = None) -> list[Entry]:
+    """All entries by file name, or those whose data set, or its folder, is called `data`."""
+    if not Path(ledger_folder).is_dir():
+        raise EndocilError(
+            f"there is no ledger {ledger_folder}; a run is added with `endocil ledger add RUN`"
+        )
+    entries = [_read_entry(file) for file in sorted(Path(ledger_folder).glob("*.json"))]
+    return [entry for entry in entries if data is None or data in _data_names(entry.settings)]
+
+
+def _data_names(settings: Json) -> set[str]:
+    section = settings["data"]
+    return {data_label(settings), section["name"], last_name(section.get("root") or section["name"])}
+
+
+def _read_entry(file: Path) -> Entry:
+    try:
+        stored = json.loads(file.read_text("utf-8"))
+        return Entry(file, stored["settings"], stored["metrics"], stored["exemplars"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EndocilError(
+            f"{file} is not an entry of the ledger ({error}); remove it and add the run again "
+            f"with `endocil ledger add RUN`"
+        ) from error
+
+
+def _entry(record: RunRecord) -> dict[str, Any]:
+    return {
+        "settings": portable(record.settings),
+        "environment": portable(record.environment),
+        "images": record.images,
+        "exemplars": len(record.exemplars),
+        "metrics": {key: _rounded(_without_confusions(value)) for key, value in record.metrics.items()},
+        **_measured(record),
+    }
+
+
+def _without_confusions(head: Any) -> Any:
+    """The confusion matrix of the last task stays; those of the tasks before it are in the run folder."""
+    if not isinstance(head, Mapping):
+        return head
+    return {key: value for key, value in head.items() if key != "confusions"}
+
+
+def _measured(record: RunRecord) -> dict[str, Any]:
+    """Time of training, and the number of parameters where the run tells it."""
+    seconds = [event["seconds"] for event in record.events_of("epoch") if "seconds" in event]
+    told = [event["parameters"] for event in record.events if "parameters" in event]
+    parameters = told[-1] if told else record.environment.get("parameters")
+    return {
+        "seconds_per_epoch": round(sum(seconds) / len(seconds), 3) if seconds else None,
+        "seconds": round(sum(seconds), 1) if seconds else None,
+        **({} if parameters is None else {"parameters": parameters}),
+    }
+
+
+def _rounded(value: Any) -> Any:
+    """Six decimals: more than any table shows, at half the size."""
+    if isinstance(value, Mapping):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return round(value, 6) if isinstance(value, float) else value
+
+
+def _compact_json(value: Any) -> str:
+    """Indented, but each list of numbers on one line: short to read and small in a diff."""
+    text = json.dumps(value, indent=1, allow_nan=False)
+    # A text holds no raw line break, so "[" before one opens a list.
+    return re.sub(r"\[\n[^\[\]{}\"]*\]", lambda found: _on_one_line(found[0]), text) + "\n"
+
+
+def _on_one_line(numbers: str) -> str:
+    return "[" + " ".join(numbers[1:-1].split()) + "]"

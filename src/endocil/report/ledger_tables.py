@@ -1,0 +1,110 @@
+"""Tables from the ledger: every experiment, and the ablation of the three components."""
+
+import json
+from pathlib import Path
+
+from endocil.report.grouping import DASH, Group, data_label, flat, groups, identity, label, varying
+from endocil.report.ledger import LEDGER, Entry, read_ledger
+from endocil.report.tables import Cell, Column, Table, metric_cells, metric_columns
+
+# The paper's name of a component, its setting, and the values for "with" and "without" it.
+ABLATION = (
+    ("MDBR", "memory.select", "mmd", "mean"),
+    ("PRCBL", "method.loss", "prior_regularized", "cross_entropy"),
+    ("CFG", "method.gradients", "calibrated", "plain"),
+)
+TICK = "✓"
+
+Entries = Group[Entry]
+
+
+def ledger_table(ledger_folder: Path = LEDGER, data: str | None = None) -> Table:
+    """Every experiment, data set by data set, mean ± sample standard deviation over its seeds."""
+    found = sorted(groups(read_ledger(ledger_folder, data)), key=_order)
+    columns = (
+        Column("data", "Data"),
+        Column("method", "Method"),
+        Column("tasks", "Tasks", True),
+        Column("buffer", "Buffer", True),
+        Column("seeds", "Seeds", True),
+        *metric_columns(),
+    )
+    return Table(
+        "Runs in the ledger, in percent", columns, tuple(map(_ledger_row, found)), tuple(map(_contest, found))
+    )
+
+
+def _order(group: Entries) -> tuple[str, bool, int, str]:
+    entry = group.first
+    return (data_label(entry.settings), not group.incremental, entry.exemplars, group.label)
+
+
+def _ledger_row(group: Entries) -> tuple[Cell, ...]:
+    entry = group.first
+    tasks = len(entry.metrics["task_sizes"])
+    return (
+        data_label(entry.settings),
+        group.label,
+        tasks,
+        _buffer(entry),
+        len(group.seeds),
+        *metric_cells(group),
+    )
+
+
+def _buffer(entry: Entry) -> str | None:
+    """Exemplars per class or in all; a method without a memory has none."""
+    memory = entry.settings.get("memory", {})
+    if not entry.exemplars:
+        return None
+    return (
+        f"{memory['total']} in all" if memory.get("total") else str(memory.get("per_class", entry.exemplars))
+    )
+
+
+def _contest(group: Entries) -> str | None:
+    """Who may be compared: same images, tasks, training and buffer, whatever the method and components."""
+    if not group.incremental:
+        return None
+    values = identity(group.first.settings)
+    return json.dumps({key: values[key] for key in sorted(values) if not _is_own(key)}, default=str)
+
+
+def _is_own(key: str) -> bool:
+    """What a method brings along: its components and options, but not the size of the memory it was given."""
+    sizes = ("memory.per_class", "memory.total")
+    return key == "seed" or (key.startswith(("method.", "memory.")) and key not in sizes)
+
+
+def ablation_table(ledger_folder: Path = LEDGER, data: str | None = None) -> Table:
+    """With and without each of the three components: the runs whose settings name all three."""
+    found = [group for group in groups(read_ledger(ledger_folder, data)) if None not in _ticks(group)]
+    shared = _labels_without_components(found)
+    found.sort(key=lambda group: (shared[group.label], _buffer(group.first) or "", _ticks(group)))
+    rows = tuple(_ablation_row(group, shared[group.label]) for group in found)
+    columns = (
+        *(Column(name.lower(), name) for name, *_ in ABLATION),
+        Column("method", "Method"),
+        Column("buffer", "Buffer", True),
+        Column("seeds", "Seeds", True),
+        *metric_columns(),
+    )
+    return Table("Ablation of the three components, in percent", columns, rows, tuple(map(_contest, found)))
+
+
+def _ticks(group: Entries) -> tuple[bool | None, ...]:
+    """True with the component, False without it, None where the run has neither."""
+    settings = flat(group.first.settings)
+    return tuple({on: True, off: False}.get(settings.get(key, "")) for _, key, on, off in ABLATION)
+
+
+def _labels_without_components(found: list[Entries]) -> dict[str, str]:
+    """The columns with the ticks tell the components; the label tells what differs besides."""
+    components = {key for _, key, *_ in ABLATION}
+    others = varying([identity(group.first.settings) for group in found]) - components - {"seed"}
+    return {group.label: label(group.first.settings, others) for group in found}
+
+
+def _ablation_row(group: Entries, name: str) -> tuple[Cell, ...]:
+    ticks = (TICK if tick else DASH for tick in _ticks(group))
+    return (*ticks, name, _buffer(group.first), len(group.seeds), *metric_cells(group))

@@ -1,0 +1,130 @@
+"""Plain language, computed from the numbers: what was run, and what is seen."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from endocil.report.averages import HEAD, Runs
+from endocil.report.grouping import data_label
+from endocil.report.tables import Spread, spread
+
+PERCENT = "\N{NO-BREAK SPACE}%"
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def what_was_run(groups: Sequence[Runs]) -> str:
+    """Two sentences: who learned what from how many images; memory, epochs and seeds."""
+    first = groups[0].first
+    parts = {part: sum(counts.get(part, 0) for counts in first.images.values()) for part in ("train", "test")}
+    learned = f"learned the {len(first.metrics['classes'])} classes of {data_label(first.settings)}"
+    images = f"{parts['train']:,} training and {parts['test']:,} test images{_pixels(groups)}"
+    return f"{_who(groups)} {learned}{_in_tasks(groups)}, with {images}. {_how(groups)}"
+
+
+def _who(groups: Sequence[Runs]) -> str:
+    names = _listed([group.label for group in groups])
+    count = NUMBERS[len(groups)].capitalize() if len(groups) < len(NUMBERS) else str(len(groups))
+    return names if len(groups) == 1 else f"{count} methods ({names})"
+
+
+def _pixels(groups: Sequence[Runs]) -> str:
+    sizes = _either(group.first.settings["data"].get("size") for group in groups)
+    return f" of {sizes} pixels" if sizes else ""
+
+
+def _in_tasks(groups: Sequence[Runs]) -> str:
+    sizes = [group.first.metrics["task_sizes"] for group in groups if group.incremental]
+    if not sizes:
+        return " all at once"
+    if all(each == sizes[0] for each in sizes):
+        told = f" in {len(sizes[0])} tasks of {_listed(list(map(str, sizes[0])))} classes"
+    else:
+        told = f" in {_either(len(each) for each in sizes)} tasks"
+    at_once = [group.label for group in groups if not group.incremental]
+    return told + (f" ({_listed(at_once)}: all at once)" if at_once else "")
+
+
+def _how(groups: Sequence[Runs]) -> str:
+    epochs = _either(group.first.settings.get("train", {}).get("epochs") for group in groups)
+    seeds = sorted({seed for group in groups for seed in group.seeds})
+    plural = "seed" if len(seeds) == 1 else "seeds"
+    trained = f"; {epochs} epochs per task" if epochs else ""
+    return f"{_memory(groups)}{trained}; {plural} {_listed(list(map(str, seeds)))}."
+
+
+def _memory(groups: Sequence[Runs]) -> str:
+    keeping = [group.first.settings.get("memory", {}) for group in groups if group.first.exemplars]
+    per_class = _either(memory.get("per_class") for memory in keeping)
+    total = _either(memory.get("total") for memory in keeping)
+    limits = [f"{per_class} images per class"] * bool(per_class) + [f"{total} images in all"] * bool(total)
+    if not keeping or not limits:
+        return "No images were kept between tasks"
+    kept = " or ".join(limits)
+    if len(keeping) == len(groups):
+        return f"At most {kept} were kept as exemplars"
+    return f"Methods with a memory kept at most {kept} as exemplars"
+
+
+def what_is_seen(groups: Sequence[Runs]) -> list[str]:
+    """The result in words, with what the number of seeds and test images allows to be said."""
+    learners = [group for group in groups if group.incremental]
+    said = [_accuracies(groups), _lead(learners), _forgetting(learners), _noise(groups)]
+    return [sentence for sentence in said if sentence]
+
+
+def metric(group: Runs, name: str) -> Spread | None:
+    return spread(run.metrics[HEAD][name] for run in group.results)
+
+
+def _accuracies(groups: Sequence[Runs]) -> str:
+    known = [
+        (group, f"{value.mean:.1f}{PERCENT}") for group in groups if (value := metric(group, "acc_last"))
+    ]
+    at_once = [f"{share} ({group.label})" for group, share in known if not group.incremental]
+    told = [(group.label, share) for group, share in known if group.incremental]
+    if not told:
+        return f"Trained on everything at once, right on {_listed(at_once)} of the test images."
+    first = "{} is right on {}".format(*told[0])
+    all_told = _listed([first, *(f"{label} on {share}" for label, share in told[1:])])
+    end = f"; trained on everything at once: {_listed(at_once)}" if at_once else ""
+    return f"After the last task, {all_told} of the test images{end}."
+
+
+def _lead(learners: Sequence[Runs]) -> str:
+    known = [(value, group.label) for group in learners if (value := metric(group, "acc_last"))]
+    if len(known) < 2:
+        return ""
+    (best, winner), (second, runner_up) = sorted(known, key=lambda pair: -pair[0].mean)[:2]
+    gap = best.mean - second.mean
+    wider = max(best.deviation or 0.0, second.deviation or 0.0)
+    if round(gap, 1) == 0:
+        return f"{winner} and {runner_up} are level."
+    within = f", which is within the spread over seeds (± {wider:.1f})" if gap < wider else ""
+    return f"{winner} is {gap:.1f} points ahead of {runner_up}{within}."
+
+
+def _forgetting(learners: Sequence[Runs]) -> str:
+    told = [f"{group.label} {value.mean:.1f}" for group in learners if (value := metric(group, "af"))]
+    if not told:
+        return ""
+    return f"Points lost since a task was learned, on average over the earlier tasks: {_listed(told)}."
+
+
+def _noise(groups: Sequence[Runs]) -> str:
+    fewest = min(len(group.seeds) for group in groups)
+    if fewest > 1:
+        return "Values are means over the seeds; ± is the sample standard deviation."
+    n = sum(map(sum, groups[0].first.metrics[HEAD]["confusion"]))
+    shares = [value.mean / 100 for group in groups if (value := metric(group, "acc_last"))]
+    error = 100 * max(math.sqrt(share * (1 - share) / n) for share in shares)
+    chance = f"On {n:,} test images one accuracy alone has a standard error of up to {error:.1f} points."
+    return f"One seed: differences of a few points are within noise. {chance}"
+
+
+def _either(values: Iterable[Any]) -> str:
+    """The different values, joined by "or"; empty when there are none."""
+    return " or ".join(dict.fromkeys(str(value) for value in values if value is not None))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,101 @@
+"""Threads, processes and one after the other read the same images."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from endocil.errors import EndocilError
+from endocil.images.reading import read_in_chunks
+from endocil.images.table import UnreadableImageError
+
+IDS = [str(i) for i in range(300)]  # enough for processes to be used
+
+
+class PythonReader:
+    """Tells in its first pixel which process has read it."""
+
+    in_processes = True
+
+    def __init__(self, fail: str = "") -> None:
+        self.fail = fail
+
+    def read(self, image_id: str, size: int) -> np.ndarray:
+        if image_id == "5":
+            raise UnreadableImageError("five is unreadable")
+        if image_id == "200" and self.fail == "exception":
+            raise EndocilError("a reader's own error")
+        if image_id == "200" and self.fail == "exit":
+            os._exit(3)
+        print("a reader may print")
+        pixels = np.full((size, size, 3), int(image_id) % 256, np.uint8)
+        pixels[0, 0] = np.frombuffer(os.getpid().to_bytes(8, "little")[:3], np.uint8)
+        return pixels
+
+    def fingerprint(self, ids: Sequence[str]) -> str:
+        return "python"
+
+
+class ThreadReader(PythonReader):
+    in_processes = False
+
+
+def read_all(reader: PythonReader, workers: int) -> tuple[np.ndarray, list[tuple[str, str]]]:
+    chunks = list(read_in_chunks(reader, IDS, 4, workers))
+    return np.concatenate([pixels for pixels, _ in chunks]), [bad for _, failed in chunks for bad in failed]
+
+
+def process_numbers(pixels: np.ndarray) -> set[int]:
+    readable = np.delete(pixels, 5, axis=0)
+    return {int.from_bytes(bytes(first), "little") for first in readable[:, 0, 0]}
+
+
+@pytest.mark.parametrize(
+    ("reader", "workers"), [(ThreadReader(), 1), (ThreadReader(), 4), (PythonReader(), 2)]
+)
+def test_every_way_of_reading_gives_all_images_in_order(reader: PythonReader, workers: int) -> None:
+    pixels, unreadable = read_all(reader, workers)
+    expected = [0 if image_id == "5" else int(image_id) % 256 for image_id in IDS]
+    assert pixels[:, 1, 1, 0].tolist() == expected
+    assert unreadable == [("5", "five is unreadable")]
+
+
+def test_only_a_reader_that_asks_for_it_is_read_in_processes() -> None:
+    assert process_numbers(read_all(ThreadReader(), 2)[0]) == {os.getpid() % 2**24}
+    others = process_numbers(read_all(PythonReader(), 2)[0])
+    assert len(others) == 2
+    assert os.getpid() % 2**24 not in others
+    assert process_numbers(read_all(PythonReader(), 1)[0]) == {os.getpid() % 2**24}
+
+
+def test_an_error_in_a_process_arrives_as_it_is() -> None:
+    with pytest.raises(EndocilError, match="a reader's own error"):
+        read_all(PythonReader("exception"), 2)
+
+
+def test_a_process_that_dies_is_an_error_and_not_a_wait() -> None:
+    with pytest.raises(EndocilError, match="ended with code 3"):
+        read_all(PythonReader("exit"), 2)
+
+
+SCRIPT = """
+from test_reading import PythonReader, IDS
+from endocil.images.reading import read_in_chunks
+print("the script runs")
+chunks = list(read_in_chunks(PythonReader(), IDS, 4, 2))
+assert sum(len(pixels) for pixels, _ in chunks) == 300
+"""
+
+
+def test_a_script_without_a_main_guard_runs_once(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    done = subprocess.run(
+        [sys.executable, tmp_path / "script.py"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("the script runs") == 1

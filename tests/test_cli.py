@@ -1,0 +1,254 @@
+"""The commands as a newcomer types them: results, help, and one clear line for everything that goes wrong."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tomli_w
+from conftest import TINY
+from PIL import Image
+
+TRACEBACK = "Traceback"
+
+
+def endocil(
+    *arguments: str | Path, cwd: Path | None = None, **options: object
+) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "endocil.cli", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=cwd, **options)
+
+
+def refused(result: subprocess.CompletedProcess[str], *words: str) -> None:
+    """One line on stderr that holds these words, and a non-zero exit."""
+    assert result.returncode != 0
+    assert TRACEBACK not in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1, result.stderr
+    assert result.stderr.startswith("endocil: ")
+    for word in words:
+        assert word in result.stderr
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three classes of eight small pictures."""
+    random = np.random.default_rng(0)
+    for label, name in enumerate(("cecum", "polyp", "ulcer")):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for i in range(8):
+            pixels = random.integers(40 * label, 40 * label + 90, (20, 20, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "data" / name / f"{i}.png")
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Path:
+    return write_settings(tmp_path / "tiny.toml", TINY)
+
+
+def write_settings(path: Path, values: dict) -> Path:
+    path.write_text(tomli_w.dumps(values))
+    return path
+
+
+def own(root: Path, **scenario: object) -> dict:
+    return {
+        **TINY,
+        "data": {"name": "folder", "root": str(root), "size": 16},
+        "scenario": scenario or {"tasks": 1},
+    }
+
+
+def test_a_run_prints_a_table_and_leaves_everything_behind(settings: Path, tmp_path: Path) -> None:
+    done = endocil("run", settings, "-o", tmp_path / "run", "--set", "run.keep=true")
+    assert done.returncode == 0, done.stderr
+    assert "endocil" in done.stdout
+    assert "kept 4 of" in done.stdout
+    assert "bound" in done.stdout
+    assert "left" in done.stdout
+    kept = {
+        str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*") if path.is_file()
+    }
+    per_task = {f"{room}/task-{t}.csv" for room in ("predictions", "memory") for t in range(3)}
+    weights = {f"weights/task-{t}.safetensors" for t in range(3)} | {"features/task-0.safetensors"}
+    single = {"settings.toml", "environment.json", "split.csv", "events.jsonl", "metrics.json", "report.html"}
+    assert kept == per_task | weights | single | {"checkpoint.safetensors"}
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert {"acc_last", "f1_last", "acc_avg", "f1_avg", "af", "af_printed", "forgetting_max"} <= set(
+        metrics["softmax"]
+    )
+    assert metrics["nearest_mean"] is not None
+    again = endocil("resume", tmp_path / "run")
+    assert again.returncode == 0
+    assert "is finished" in again.stdout
+
+
+def test_what_a_run_leaves_for_evaluation_holds_no_time_host_or_path(settings: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        assert endocil("run", settings, "-o", tmp_path / name).returncode == 0
+    for pattern in ("metrics.json", "predictions/*", "memory/*", "split.csv", "settings.toml"):
+        for path in (tmp_path / "one").glob(pattern):
+            assert path.read_bytes() == (tmp_path / "two" / path.relative_to(tmp_path / "one")).read_bytes()
+
+
+def test_score_repeats_the_metrics_of_a_run(settings: Path, tmp_path: Path) -> None:
+    assert endocil("run", settings, "-o", tmp_path / "run").returncode == 0
+    files = sorted((tmp_path / "run" / "predictions").iterdir())
+    scored = endocil("score", *files, "--json")
+    assert json.loads(scored.stdout) == json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert "acc_last" in endocil("score", *files).stdout
+
+
+def test_help_answers_without_the_heavy_libraries(tmp_path: Path) -> None:
+    code = "import sys, endocil.cli; print('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+    )
+    for words in (
+        [],
+        ["run"],
+        ["demo"],
+        ["check"],
+        ["resume"],
+        ["methods"],
+        ["score"],
+        ["data", "synth"],
+        ["ledger", "add"],
+    ):
+        shown = endocil(*words, "--help")
+        assert shown.returncode == 0
+        assert "Usage" in shown.stdout
+
+
+def test_methods_are_listed_with_their_options() -> None:
+    shown = endocil("methods", env={**os.environ, "COLUMNS": "160"}).stdout
+    for word in ("finetune", "icarl", "endocil", "joint", "beta = 0.96", "temperature = 2.0"):
+        assert word in shown
+
+
+def test_check_reports_and_runs_nothing(folder: Path, tmp_path: Path) -> None:
+    file = write_settings(tmp_path / "own.toml", own(folder, increments=[2, 1]))
+    shown = endocil("check", file, "--set", "memory.per_class=7", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    for word in (
+        "24 images in 3 classes",
+        "task 1: ulcer 6+2",
+        "smaller than the 7 exemplars",
+        "minutes of training",
+        "MB of memory",
+        "ready to run",
+    ):
+        assert word in shown.stdout
+    assert not (tmp_path / "runs").exists()
+
+
+def test_own_images_run_from_a_folder(folder: Path, tmp_path: Path) -> None:
+    file = write_settings(tmp_path / "own.toml", own(folder, increments=[2, 1]))
+    assert endocil("run", file, "-o", tmp_path / "run").returncode == 0
+    assert "polyp" in (tmp_path / "run" / "split.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("train.epoch=3", ("unknown train key 'epoch'", "known:")),
+        ("method.temprature=3", ("unknown method key 'temprature'", "temperature")),
+        ("data.rot=x", ("unknown data key 'rot'", "root")),
+        ("data.root=/nowhere/at/all", ("/nowhere/at/all",)),
+        ("data.root=$NOT_SET_ANYWHERE", ("NOT_SET_ANYWHERE", "not set")),
+        ("scenario.increments=[1, 2]", ("first task has one class", "scenario.increments")),
+        ("scenario.increments=[2, 2]", ("add up to 4, but 3 classes",)),
+        ("method.name=nothing", ("unknown method.name 'nothing'", "icarl")),
+        ("train.milestones=[9]", ("never fall",)),
+        ("network.width=5", ("multiple of 8",)),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line_before_anything_is_written(
+    change: str, words: tuple[str, ...], folder: Path, tmp_path: Path
+) -> None:
+    file = write_settings(tmp_path / "own.toml", own(folder, increments=[2, 1]))
+    refused(endocil("run", file, "-o", tmp_path / "run", "--set", change), *words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_unreadable_image_is_refused_with_its_name_and_left_out_on_request(
+    folder: Path, tmp_path: Path
+) -> None:
+    (folder / "polyp" / "3.png").write_bytes(b"not a picture")
+    file = write_settings(tmp_path / "own.toml", own(folder))
+    refused(endocil("run", file, "-o", tmp_path / "run"), "polyp/3.png", "data.skip_unreadable")
+    assert not (tmp_path / "run").exists()
+    done = endocil("run", file, "-o", tmp_path / "run", "--set", "data.skip_unreadable=true")
+    assert done.returncode == 0, done.stderr
+    assert "polyp/3.png" not in (tmp_path / "run" / "split.csv").read_text()
+
+
+def test_an_empty_class_is_refused_by_name(folder: Path, tmp_path: Path) -> None:
+    (folder / "erosion").mkdir()
+    file = write_settings(tmp_path / "own.toml", own(folder))
+    refused(endocil("run", file, "-o", tmp_path / "run"), "erosion")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_used_folder_and_a_wrong_resume_folder_are_refused(settings: Path, tmp_path: Path) -> None:
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "notes.txt").write_text("mine")
+    refused(endocil("run", settings, "-o", tmp_path / "used"), "is not empty")
+    refused(endocil("resume", tmp_path / "used"), "is not a run")
+    refused(endocil("resume", tmp_path / "nothing"), "is not a run")
+    refused(endocil("score", tmp_path / "nothing.csv"), "nothing.csv")
+    assert [path.name for path in (tmp_path / "used").iterdir()] == ["notes.txt"]
+
+
+def test_a_full_disk_ends_in_one_line_and_a_run_that_can_go_on(settings: Path, tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the disk: the checkpoint does not fit."""
+
+    def small_files_only() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
+
+    assert endocil("check", settings).returncode == 0  # fills the image cache
+    failed = endocil("run", settings, "-o", tmp_path / "run", preexec_fn=small_files_only)
+    refused(failed, "checkpoint.safetensors", "choose another folder")
+    assert not [path for path in (tmp_path / "run").iterdir() if path.name.endswith(".tmp")]
+    resumed = endocil("resume", tmp_path / "run")
+    assert resumed.returncode == 0, resumed.stderr
+
+
+def test_ctrl_c_leaves_a_run_that_can_go_on_and_says_how(settings: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "endocil.cli", "run", str(settings), "-o", str(tmp_path / "run")]
+    command += ["--set", "train.epochs=400"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "run" / "events.jsonl").exists():
+        assert process.poll() is None
+        time.sleep(0.05)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"endocil resume {tmp_path / 'run'}" in errors
+    assert TRACEBACK not in errors
+
+
+def test_synthetic_images_can_be_written_and_learned_as_own_images(tmp_path: Path) -> None:
+    done = endocil("data", "synth", tmp_path / "data", "--images", "60", "--size", "32")
+    assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "data").rglob("*.png"))) == 60
+    refused(endocil("data", "synth", tmp_path / "data", "--images", "60"), "data")
+
+
+@pytest.mark.skipif(
+    shutil.which("git") is None, reason="environment.json names the commit where git is there"
+)
+def test_the_environment_names_versions_and_no_machine(settings: Path, tmp_path: Path) -> None:
+    assert endocil("run", settings, "-o", tmp_path / "run").returncode == 0
+    recorded = json.loads((tmp_path / "run" / "environment.json").read_text())
+    assert {"python", "torch", "endocil", "numpy", "threads", "commit"} <= set(recorded)
+    assert os.uname().nodename not in json.dumps(recorded)

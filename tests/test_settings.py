@@ -1,0 +1,84 @@
+"""Settings: presets, files, overrides, and refusals that name the known keys."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from endocil import EndocilError, load_settings
+from endocil.assembly import complete
+from endocil.settings import Settings, presets
+
+
+def test_defaults_are_the_papers_protocol() -> None:
+    settings = Settings()
+    train = settings.train
+    assert (train.epochs, train.learning_rate, train.milestones, train.batch_size) == (100, 0.1, (50, 70), 64)
+    assert (train.momentum, train.first_weight_decay, train.weight_decay) == (0.9, 5e-4, 2e-4)
+    assert settings.data.size == 256
+    whole = complete(load_settings({"data": {"name": "synthetic"}}))
+    assert whole.memory.per_class == 30
+    assert whole.scenario.tasks == 5
+    assert whole.network.options == {"width": 64, "stem": "standard"}
+    assert whole.method.options["beta"] == 0.96
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_is_valid_and_complete(name: str) -> None:
+    whole = complete(load_settings(name))
+    assert whole.data.name == "synthetic"
+    assert load_settings(tomllib.loads(whole.to_toml())) == whole
+
+
+@pytest.mark.parametrize(
+    "path", sorted(Path(__file__).parents[1].glob("experiments/*.toml")), ids=lambda p: p.name
+)
+def test_every_experiment_is_valid(path: Path) -> None:
+    assert complete(load_settings(path)).data.options["root"].startswith("$")
+
+
+def test_completing_writes_out_the_defaults_of_the_named_things() -> None:
+    whole = complete(load_settings({"data": {"name": "synthetic"}, "method": {"name": "icarl"}}))
+    assert whole.memory.select == "mean"
+    assert whole.method.options == {"temperature": 2.0, "distil": 1.0}
+    assert complete(whole) == whole
+
+
+def test_overrides_are_read_as_toml_and_else_as_text() -> None:
+    settings = load_settings(
+        "smoke", ["train.epochs=3", "method.name=icarl", "scenario.increments=[4, 2]", "seed=7"]
+    )
+    assert (settings.train.epochs, settings.method.name, settings.seed) == (3, "icarl", 7)
+    assert settings.scenario.increments == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.epoch=3", "unknown train key 'epoch'; known: batch_size, brightness, crop"),
+        ("trains.epochs=3", "unknown settings key 'trains'; known: data, memory, method"),
+        ("train.epochs=many", "train.epochs: input should be a valid integer"),
+        ("train.epochs=0", "train.epochs: input should be greater than or equal to 1, got 0"),
+        ("epochs", "is not of the form key=value"),
+        ("seed.x=1", "'seed' is a value, not a section"),
+    ],
+)
+def test_a_wrong_override_is_refused_in_one_sentence(override: str, message: str) -> None:
+    with pytest.raises(EndocilError, match=message):
+        load_settings({"seed": 1}, [override])
+
+
+def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        EndocilError, match="no settings called 'nothing': expected a TOML file or one of the presets demo"
+    ):
+        load_settings("nothing")
+    (tmp_path / "broken.toml").write_text("seed = ")
+    with pytest.raises(EndocilError, match="are not valid TOML"):
+        load_settings(tmp_path / "broken.toml")
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValidationError):
+        Settings().seed = 3  # type: ignore[misc]
