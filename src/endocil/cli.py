@@ -1,10 +1,10 @@
 """The commands. Heavy imports happen inside the command that needs them, so that help answers at once."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -81,7 +81,8 @@ def run(
     changes: Overrides = None,
     output: Output = None,
     into: Annotated[
-        Path | None, typer.Option("--ledger", help="Add the results to this ledger; do nothing if they are there.")
+        Path | None,
+        typer.Option("--ledger", help="Add the results to this ledger; do nothing if they are there."),
     ] = None,
 ) -> None:
     """Learn a sequence of tasks and write results into a run folder."""
@@ -101,8 +102,12 @@ def run(
 def _in_ledger(settings: "Settings", into: Path) -> bool:
     from endocil.assembly import complete
     from endocil.report import find_in_ledger
+    from endocil.settings import load_settings
 
-    found = find_in_ledger(complete(settings).model_dump(mode="json", exclude_none=True), into)
+    def completed(values: "Mapping[str, Any] | Settings") -> dict[str, Any]:
+        return complete(load_settings(values)).model_dump(mode="json", exclude_none=True)
+
+    found = find_in_ledger(completed(settings), into, complete=completed)
     if found is not None:
         _console().print(f"already in the ledger: {found}", highlight=False, soft_wrap=True)
     return found is not None
@@ -312,7 +317,9 @@ def ledger_table(
 def ledger_insert(
     files: Annotated[list[Path], typer.Argument(help="Markdown files with <!-- ledger:NAME --> markers.")],
     folder: Ledger = Path("docs/results"),
-    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail when a file is out of date.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; fail when a file is out of date.")
+    ] = False,
 ) -> None:
     """Write the ledger's tables (runs, ablation) between the markers of README and docs."""
     from endocil.report import ablation_table, insert_tables

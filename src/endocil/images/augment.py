@@ -1,7 +1,7 @@
 """Whole batches on the device: uint8 pixels in, augmented and normalised network input out.
 
-The paper resizes, flips, jitters the brightness and normalises with ImageNet's mean and deviation. All random
-numbers of a batch are drawn on the CPU, in a fixed order, so that every device shows the same pictures.
+Flips, brightness and ImageNet's mean and deviation, as in PyCIL, on which the paper builds. All random numbers
+of a batch are drawn on the CPU, in a fixed order, so that every device shows the same pictures.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Augmentation:
     """Flips, brightness and (if asked for) crops, each image by its own numbers."""
 
     flip: float = 0.5  # probability of a mirror image
-    brightness: float = 63 / 255  # EndoCIL's code, from PyCIL: a factor from 1 - this to 1 + this
+    brightness: float = 63 / 255  # PyCIL, ImageNet: a factor from 1 - this to 1 + this
     crop: bool = False  # RandomResizedCrop
     crop_scale: tuple[float, float] = (0.08, 1.0)  # share of the area in a crop, torchvision's
 

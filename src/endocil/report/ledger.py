@@ -6,14 +6,14 @@ once in the ledger need not be repeated.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from endocil.errors import EndocilError
 from endocil.files import write_atomically
-from endocil.report.grouping import data_label, digest, flat, label, last_name, portable
+from endocil.report.grouping import data_label, digest, flat, identity, label, last_name, portable
 from endocil.report.runs import Json, RunRecord, read_run
 
 LEDGER = Path("docs/results")
@@ -50,10 +50,23 @@ def add_to_ledger(run_folder: Path, ledger_folder: Path = LEDGER) -> Path:
     return file
 
 
-def find_in_ledger(settings: Mapping[str, Any], ledger_folder: Path = LEDGER) -> Path | None:
-    """The ledger's file of a run with these settings, complete as settings.toml records them, or None."""
+def find_in_ledger(
+    settings: Mapping[str, Any],
+    ledger_folder: Path = LEDGER,
+    *,
+    complete: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+) -> Path | None:
+    """The ledger's file of a run with these settings, complete as settings.toml records them, or None.
+
+    `complete` fills in defaults that a setting has got since an entry was written, so that old runs still count."""
     file = Path(ledger_folder) / ledger_name(settings)
-    return file if file.is_file() else None
+    if file.is_file():
+        return file
+    if complete is None or not Path(ledger_folder).is_dir():
+        return None
+    wanted = identity(settings)
+    entries = read_ledger(ledger_folder)
+    return next((entry.file for entry in entries if identity(complete(entry.settings)) == wanted), None)
 
 
 def ledger_name(settings: Mapping[str, Any]) -> str:

@@ -1,0 +1,62 @@
+"""Line charts: axes that fit their values, and lines that can be told apart."""
+
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+from endocil.report.svg import Axis, Series, line_chart, linear_axis, log_axis, sample
+
+
+@pytest.mark.parametrize(
+    ("top", "high"), [(0.0, 1.0), (0.37, 0.4), (1.0, 1.0), (2.3, 2.5), (97.0, 100.0), (150, 150)]
+)
+def test_a_linear_axis_ends_at_a_round_number_above_all_values(top: float, high: float) -> None:
+    axis = linear_axis("loss", [0.0, top])
+    assert axis.low == 0.0
+    assert axis.high == pytest.approx(high)
+    assert 2 <= len(axis.ticks) <= 6
+
+
+def test_a_log_axis_spans_whole_powers_of_ten() -> None:
+    axis = log_axis("rate", [0.1, 0.01, 0.002])
+    assert [text for _, text in axis.ticks] == ["0.001", "0.01", "0.1"]
+    assert axis.place(0.01) == pytest.approx(0.5)
+
+
+def test_a_log_axis_of_one_value_still_has_a_length() -> None:
+    axis = log_axis("rate", [0.1])
+    assert axis.low < axis.high
+
+
+def _chart(lines: list[Series]) -> ElementTree.Element:
+    axis = Axis("x", 0.0, 10.0, ((0.0, "0"), (10.0, "10")))
+    return ElementTree.fromstring(line_chart(lines, axis, axis, title='a <"quoted"> title'))
+
+
+def test_a_chart_is_well_formed_and_tells_its_content_in_words() -> None:
+    chart = _chart([Series("<a>", (0.0, 10.0), (0.0, 10.0), 0)])
+    assert chart.get("role") == "img"
+    assert chart.get("aria-label") == 'a <"quoted"> title'
+    assert [title.text for title in chart.iter("title")] == ["<a>: 0.0", "<a>: 10.0"]
+
+
+def test_a_line_goes_through_its_points_and_stops_at_a_gap() -> None:
+    chart = _chart([Series("a", (0.0, 2.0, 5.0, 10.0), (0.0, 10.0, None, 5.0), 0)])
+    (line,) = [path for path in chart.iter("path") if path.get("class") == "line"]
+    assert line.get("d") == "M56.0 256.0L146.4 10.0M508.0 133.0"
+
+
+def test_a_stepped_line_holds_each_value_until_the_next() -> None:
+    chart = _chart([Series("a", (0.0, 5.0, 10.0), (10.0, 10.0, 0.0), 0, steps=True)])
+    (line,) = [path for path in chart.iter("path") if path.get("class") == "line"]
+    assert line.get("d") == "M56.0 10.0H282.0V10.0H508.0V256.0"
+
+
+def test_whiskers_stay_inside_the_chart() -> None:
+    chart = _chart([Series("a", (5.0, 6.0), (9.0, 5.0), 0, (4.0, None))])
+    (whisker,) = [path for path in chart.iter("path") if path.get("class") == "whisker"]
+    assert whisker.get("d") == "M282.0 133.0V10.0"
+
+
+def test_thirteen_lines_differ_in_colour_dash_or_marker_each() -> None:
+    assert len({sample(style) for style in range(13)}) == 13

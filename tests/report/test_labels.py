@@ -1,0 +1,109 @@
+"""What an experiment is called, which runs belong to it, and what determines a result."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from endocil.report import label, read_run
+from endocil.report.grouping import data_label, digest, groups, labels, portable
+
+MakeRun = Callable[..., Path]
+MakeSettings = Callable[..., dict[str, Any]]
+
+
+def test_a_method_alone_is_called_by_its_name(make_settings: MakeSettings) -> None:
+    assert label(make_settings("endocil")) == "endocil"
+
+
+def test_a_method_from_outside_is_called_by_its_class(make_settings: MakeSettings) -> None:
+    assert label(make_settings("package.module:Mine")) == "Mine"
+
+
+def test_exchanged_components_tell_runs_of_one_method_apart(make_settings: MakeSettings) -> None:
+    settings = [
+        make_settings("finetune"),
+        make_settings("endocil"),
+        make_settings("endocil", memory__select="mean"),
+        make_settings("endocil", memory__select="mean", method__loss="cross_entropy"),
+    ]
+    assert labels(settings) == [
+        "finetune",
+        "endocil (loss=prior_regularized, select=mmd)",
+        "endocil (loss=prior_regularized, select=mean)",
+        "endocil (loss=cross_entropy, select=mean)",
+    ]
+
+
+def test_a_setting_that_only_one_run_has_tells_it_apart(make_settings: MakeSettings) -> None:
+    settings = [make_settings("endocil"), make_settings("endocil", method__gamma_max=5.0)]
+    assert labels(settings) == ["endocil", "endocil (gamma_max=5.0)"]
+
+
+def test_settings_outside_method_and_memory_are_shown_with_their_section(make_settings: MakeSettings) -> None:
+    settings = [make_settings("icarl"), make_settings("icarl", train__epochs=60)]
+    assert labels(settings) == ["icarl (train.epochs=6)", "icarl (train.epochs=60)"]
+
+
+def test_two_classes_of_the_same_name_are_told_apart_by_their_module(make_settings: MakeSettings) -> None:
+    settings = [make_settings("one:Mine"), make_settings("two:Mine")]
+    assert labels(settings) == ["Mine (name=one:Mine)", "Mine (name=two:Mine)"]
+
+
+def test_runs_that_differ_in_the_seed_alone_are_one_experiment(make_run: MakeRun) -> None:
+    folders = [make_run("icarl", 1), make_run("endocil"), make_run("icarl", 0), make_run("icarl", 2)]
+    found = groups(map(read_run, folders))
+    assert [(group.label, group.seeds) for group in found] == [("icarl", (0, 1, 2)), ("endocil", (0,))]
+
+
+def test_a_repeated_seed_counts_once(make_run: MakeRun) -> None:
+    found = groups([read_run(make_run("icarl")), read_run(make_run("icarl", run__threads=1))])
+    assert [group.seeds for group in found] == [(0,)]
+
+
+def test_paths_and_run_settings_do_not_determine_the_result(make_settings: MakeSettings) -> None:
+    plain = make_settings("icarl")
+    elsewhere = make_settings("icarl", data__root="other/place/test-kvasir", run__threads=8)
+    assert digest(plain) == digest(elsewhere)
+
+
+def test_a_setting_of_none_is_a_setting_that_is_absent(make_settings: MakeSettings) -> None:
+    assert digest(make_settings("icarl")) == digest(make_settings("icarl", memory__total=None))
+
+
+def test_a_tuple_is_the_list_that_toml_makes_of_it(make_settings: MakeSettings) -> None:
+    given = make_settings("icarl", scenario__increments=(4, 3, 3, 2, 2))
+    assert digest(given) == digest(make_settings("icarl"))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1},
+        {"data__root": "/images/another-set"},
+        {"data__size": 32},
+        {"memory__per_class": 50},
+        {"method__distil": 2.0},
+        {"train__epochs": 7},
+    ],
+)
+def test_every_other_setting_determines_the_result(
+    make_settings: MakeSettings, change: dict[str, Any]
+) -> None:
+    assert digest(make_settings("icarl", **change)) != digest(make_settings("icarl"))
+
+
+def test_absolute_paths_of_any_system_are_cut_to_their_last_name() -> None:
+    given = {
+        "root": "/home/me/set",
+        "weights": r"C:\Users\me\r18.pth",
+        "other": ["~/x/y", "data/set", "z-line"],
+    }
+    assert portable(given) == {"root": "set", "weights": "r18.pth", "other": ["y", "data/set", "z-line"]}
+
+
+def test_data_is_called_by_name_and_folder(make_settings: MakeSettings) -> None:
+    assert data_label(make_settings("icarl")) == "folder test-kvasir"
+    assert data_label({"data": {"name": "synthetic"}}) == "synthetic"
+    assert data_label({"data": {"name": "hyper-kvasir", "root": "/data/hyper-kvasir"}}) == "hyper-kvasir"

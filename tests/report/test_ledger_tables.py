@@ -1,0 +1,166 @@
+"""Tables of the ledger and their places in documents."""
+
+import statistics
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from endocil.errors import EndocilError
+from endocil.report import Table, ablation_table, add_to_ledger, insert_tables, ledger_table
+from endocil.report.grouping import DASH
+from endocil.report.ledger import read_ledger
+from endocil.report.tables import Column, Spread
+
+MakeRun = Callable[..., Path]
+TABLE = Table("", (Column("method", "Method"), Column("acc", "Acc", True, "max")), (("icarl", Spread(50.0)),))
+OTHER = Table("", (Column("method", "Method"),), (("endocil",),))
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    return tmp_path / "results"
+
+
+def test_the_ledger_table_groups_over_seeds(make_run: MakeRun, ledger: Path) -> None:
+    for method in ("joint", "icarl", "finetune"):
+        for seed in (0, 1):
+            add_to_ledger(make_run(method, seed), ledger)
+    table = ledger_table(ledger)
+    assert [row[:5] for row in table.rows] == [
+        ("folder test-kvasir", "finetune", 5, None, 2),
+        ("folder test-kvasir", "icarl", 5, "30", 2),
+        ("folder test-kvasir", "joint", 1, None, 2),
+    ]
+    values = [
+        entry.metrics["softmax"]["acc_last"] for entry in read_ledger(ledger) if "-icarl-" in entry.file.name
+    ]
+    assert table.rows[1][5] == Spread(statistics.fmean(values), statistics.stdev(values))
+    assert table.rows[2][7:] == (None, None, None)
+
+
+def test_the_ledger_table_can_be_of_one_data_set(make_run: MakeRun, ledger: Path) -> None:
+    add_to_ledger(make_run("icarl"), ledger)
+    add_to_ledger(make_run("icarl", data__root="/images/other"), ledger)
+    add_to_ledger(make_run("icarl", data__name="synthetic", data__root="synthetic"), ledger)
+    assert [row[0] for row in ledger_table(ledger).rows] == [
+        "folder other",
+        "folder test-kvasir",
+        "synthetic",
+    ]
+    assert [row[0] for row in ledger_table(ledger, "other").rows] == ["folder other"]
+    assert [row[0] for row in ledger_table(ledger, "synthetic").rows] == ["synthetic"]
+    assert ledger_table(ledger, "nothing").rows == ()
+
+
+def test_only_runs_with_the_same_images_training_and_buffer_compete(make_run: MakeRun, ledger: Path) -> None:
+    for n in (30, 50):
+        for method in ("icarl", "endocil"):
+            add_to_ledger(make_run(method, memory__per_class=n), ledger)
+    table = ledger_table(ledger)
+    best = {table.rows[i][1] for i, j in table.marked() if j == 5}
+    assert best == {"endocil (per_class=30)", "endocil (per_class=50)"}
+
+
+def test_a_total_budget_is_shown_as_such(make_run: MakeRun, ledger: Path) -> None:
+    folder = make_run("icarl", memory__total=420)
+    settings = folder / "settings.toml"
+    settings.write_text(settings.read_text().replace("per_class = 30\n", ""))
+    add_to_ledger(folder, ledger)
+    assert ledger_table(ledger).rows[0][3] == "420 in all"
+
+
+def test_the_ablation_has_eight_rows_with_ticks(make_run: MakeRun, ledger: Path) -> None:
+    add_to_ledger(make_run("icarl"), ledger)  # has no exchangeable loss: no row of the ablation
+    for select, loss, gradients in product(
+        ("mean", "mmd"), ("cross_entropy", "prior_regularized"), ("plain", "calibrated")
+    ):
+        for seed in (0, 1, 2):
+            changes = {"memory__select": select, "method__loss": loss, "method__gradients": gradients}
+            add_to_ledger(make_run("endocil", seed, **changes), ledger)
+    table = ablation_table(ledger)
+    assert [column.title for column in table.columns[:6]] == [
+        "MDBR",
+        "PRCBL",
+        "CFG",
+        "Method",
+        "Buffer",
+        "Seeds",
+    ]
+    assert [row[:3] for row in table.rows] == list(product((DASH, "✓"), repeat=3))
+    assert {row[3:6] for row in table.rows} == {("endocil", "30", 3)}
+
+
+def test_other_selectors_are_no_row_of_the_ablation(make_run: MakeRun, ledger: Path) -> None:
+    folder = make_run("endocil")
+    settings = folder / "settings.toml"
+    settings.write_text(settings.read_text().replace('"mmd"', '"random"'))
+    add_to_ledger(folder, ledger)
+    assert ablation_table(ledger).rows == ()
+
+
+def test_ablations_that_differ_in_something_else_stay_apart(make_run: MakeRun, ledger: Path) -> None:
+    for beta in (0.96, 0.99):
+        for gradients in ("plain", "calibrated"):
+            add_to_ledger(make_run("endocil", method__beta=beta, method__gradients=gradients), ledger)
+    rows = ablation_table(ledger).rows
+    assert [(row[2], row[3]) for row in rows] == [
+        (DASH, "endocil (beta=0.96)"),
+        ("✓", "endocil (beta=0.96)"),
+        (DASH, "endocil (beta=0.99)"),
+        ("✓", "endocil (beta=0.99)"),
+    ]
+
+
+def _document(tmp_path: Path, text: str) -> Path:
+    file = tmp_path / "README.md"
+    file.write_bytes(text.encode())
+    return file
+
+
+def test_tables_are_inserted_between_their_markers_and_nowhere_else(tmp_path: Path) -> None:
+    file = _document(tmp_path, "# Ä\r\n<!-- ledger:one -->old<!-- /ledger -->\r\nend <!-- a comment -->\n")
+    assert insert_tables(file, {"one": TABLE, "two": OTHER}) is True
+    assert file.read_bytes().decode() == (
+        "# Ä\r\n<!-- ledger:one -->\n\n| Method | Acc |\n|:---|---:|\n| icarl | 50.00 |\n\n<!-- /ledger -->\r\n"
+        "end <!-- a comment -->\n"
+    )
+
+
+def test_inserting_again_changes_nothing(tmp_path: Path) -> None:
+    file = _document(tmp_path, "<!-- ledger:one --><!-- /ledger -->\n<!-- ledger:two --><!-- /ledger -->\n")
+    insert_tables(file, {"one": TABLE, "two": OTHER})
+    before = file.read_bytes()
+    assert insert_tables(file, {"one": TABLE, "two": OTHER}) is False
+    assert file.read_bytes() == before
+
+
+def test_check_tells_of_an_outdated_table_and_leaves_the_file(tmp_path: Path) -> None:
+    file = _document(tmp_path, "<!-- ledger:one -->\nold\n<!-- /ledger -->\n")
+    before = file.read_bytes()
+    assert insert_tables(file, {"one": TABLE}, check=True) is True
+    assert file.read_bytes() == before
+    insert_tables(file, {"one": TABLE})
+    assert insert_tables(file, {"one": TABLE}, check=True) is False
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("nothing", "has no place for a table"),
+        ("<!-- ledger:three --><!-- /ledger -->", "asks for the table 'three'; known: one, two"),
+        ("<!-- ledger:one -->", "is not closed"),
+        ("<!-- ledger:one --><!-- ledger:two --><!-- /ledger -->", "is not closed"),
+    ],
+)
+def test_a_document_with_wrong_markers_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    file = _document(tmp_path, text)
+    with pytest.raises(EndocilError, match=message):
+        insert_tables(file, {"one": TABLE, "two": OTHER})
+    assert file.read_text() == text
+
+
+def test_a_missing_document_is_named(tmp_path: Path) -> None:
+    with pytest.raises(EndocilError, match=r"cannot read .*gone\.md"):
+        insert_tables(tmp_path / "gone.md", {"one": TABLE})

@@ -1,0 +1,91 @@
+"""What the page says in words follows from the numbers."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from endocil.report import read_run
+from endocil.report.grouping import groups
+from endocil.report.sentences import what_is_seen, what_was_run
+
+MakeRun = Callable[..., Path]
+MakeMetrics = Callable[..., dict[str, Any]]
+
+
+def _metrics(made: dict[str, Any], **values: float) -> dict[str, Any]:
+    changed = copy.deepcopy(made)
+    changed["softmax"] |= values
+    return changed
+
+
+def test_what_was_run_names_data_classes_tasks_images_buffer_epochs_and_seeds(make_run: MakeRun) -> None:
+    runs = [
+        read_run(make_run(method, seed)) for method in ("finetune", "endocil", "joint") for seed in (0, 1)
+    ]
+    assert what_was_run(groups(runs)) == (
+        "Three methods (finetune, endocil and joint) learned the 14 classes of folder test-kvasir in 5 tasks "
+        "of 4, 3, 3, 2 and 2 classes (joint: all at once), with 1,848 training and 462 test images of 64 "
+        "pixels. Methods with a memory kept at most 30 images per class as exemplars; 6 epochs per task; "
+        "seeds 0 and 1."
+    )
+
+
+def test_one_method_without_memory_is_told_as_such(make_run: MakeRun) -> None:
+    told = what_was_run(groups([read_run(make_run("finetune"))]))
+    assert told.startswith("finetune learned the 14 classes")
+    assert told.endswith("No images were kept between tasks; 6 epochs per task; seed 0.")
+
+
+def test_different_buffers_are_both_told(make_run: MakeRun) -> None:
+    told = what_was_run(groups([read_run(make_run("icarl", memory__per_class=n)) for n in (30, 50)]))
+    assert "At most 30 or 50 images per class were kept as exemplars" in told
+
+
+def test_what_is_seen_tells_accuracies_lead_forgetting_and_noise(
+    make_run: MakeRun, make_metrics: MakeMetrics
+) -> None:
+    figures = {"finetune": (20.0, 90.0), "icarl": (50.0, 30.0), "endocil": (55.5, 20.0), "joint": (80.0, 0.0)}
+    runs = [
+        read_run(make_run(method, metrics=_metrics(make_metrics(method), acc_last=accuracy, af=lost)))
+        for method, (accuracy, lost) in figures.items()
+    ]
+    seen = [sentence.replace("\N{NO-BREAK SPACE}", " ") for sentence in what_is_seen(groups(runs))]
+    assert seen == [
+        "After the last task, finetune is right on 20.0 %, icarl on 50.0 % and endocil on 55.5 % of the test "
+        "images; trained on everything at once: 80.0 % (joint).",
+        "endocil is 5.5 points ahead of icarl.",
+        "Points lost since a task was learned, on average over the earlier tasks: finetune 90.0, icarl 30.0 "
+        "and endocil 20.0.",
+        # 100 * sqrt(0.5 * 0.5 / 462) = 2.33
+        "One seed: differences of a few points are within noise. On 462 test images one accuracy alone has a "
+        "standard error of up to 2.3 points.",
+    ]
+
+
+def test_a_lead_smaller_than_the_spread_over_seeds_is_said_to_be_so(
+    make_run: MakeRun, make_metrics: MakeMetrics
+) -> None:
+    figures = {"icarl": (48.0, 52.0), "endocil": (50.0, 52.0)}
+    runs = [
+        read_run(make_run(method, seed, metrics=_metrics(make_metrics(method), acc_last=accuracy)))
+        for method, accuracies in figures.items()
+        for seed, accuracy in enumerate(accuracies)
+    ]
+    seen = what_is_seen(groups(runs))
+    assert "endocil is 1.0 points ahead of icarl, which is within the spread over seeds (± 2.8)." in seen
+    assert seen[-1].startswith("Values are means over the seeds")
+
+
+def test_equal_accuracies_are_called_level(make_run: MakeRun, make_metrics: MakeMetrics) -> None:
+    runs = [
+        read_run(make_run(method, metrics=_metrics(make_metrics(method), acc_last=50.0)))
+        for method in ("icarl", "endocil")
+    ]
+    assert "icarl and endocil are level." in what_is_seen(groups(runs))
+
+
+def test_the_upper_bound_alone_has_neither_lead_nor_forgetting(make_run: MakeRun) -> None:
+    seen = what_is_seen(groups([read_run(make_run("joint"))]))
+    assert len(seen) == 2
+    assert seen[0].startswith("Trained on everything at once, right on ")
