@@ -17,7 +17,9 @@ def first(candidates: object, n: int) -> Selection:
 
 
 def fill(memory: ExemplarMemory, images: Images, labels: list[int], task: int) -> list:
-    rows = torch.nonzero(torch.isin(torch.from_numpy(images.table.labels.copy()), torch.tensor(labels))).flatten()
+    rows = torch.nonzero(
+        torch.isin(torch.from_numpy(images.table.labels.copy()), torch.tensor(labels))
+    ).flatten()
     features = torch.randn(len(rows), 6, generator=torch.Generator().manual_seed(task))
     return memory.add(ImageSet.of(images, rows), features, features[:, :3], task)
 
@@ -40,7 +42,9 @@ def test_the_mmd_selector_reports_its_measure_beside_the_papers_bound() -> None:
     assert choice.bound == pytest.approx(2 * 3 * (1 + torch.tensor(5.0).log().item()) / 5)
 
 
-@pytest.mark.parametrize("options", [{"bandwidth": "literal"}, {"self_pairs": True}, {"kernels": 1}, {"scale": 3.0}])
+@pytest.mark.parametrize(
+    "options", [{"bandwidth": "literal"}, {"self_pairs": True}, {"kernels": 1}, {"scale": 3.0}]
+)
 def test_each_option_of_the_mmd_selector_changes_its_measure(options: dict) -> None:
     images = make_images([20])
     measures = [
@@ -116,7 +120,11 @@ def test_impossible_budgets_and_unknown_selectors_are_refused() -> None:
         ExemplarMemory(select=first)
     with pytest.raises(EndocilError, match="less than one image for each of 3 classes"):
         ExemplarMemory(total=2, select=first).quota(3)
-    with pytest.raises(EndocilError, match=r"unknown memory\.select 'best'; known: distance, entropy, mean, mmd, random"):
+    with pytest.raises(
+        EndocilError, match=r"unknown memory\.select 'best'; known: distance, entropy, mean, mmd, random"
+    ):
         build_selector("best", {})
-    with pytest.raises(EndocilError, match="unknown memory key 'kernel'; known: bandwidth, kernels, scale, self_pairs"):
+    with pytest.raises(
+        EndocilError, match="unknown memory key 'kernel'; known: bandwidth, kernels, scale, self_pairs"
+    ):
         build_selector("mmd", {"kernel": 3})

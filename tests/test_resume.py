@@ -111,6 +111,7 @@ def test_a_run_killed_at_random_moments_resumes_to_the_same_files(
     finished = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert finished.returncode == 0, finished.stderr
     assert run_files(folder) == run_files(uninterrupted)
+    assert not list(folder.rglob("*.tmp"))
 
 
 def test_a_checkpoint_that_could_not_be_written_leaves_the_one_before(

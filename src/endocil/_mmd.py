@@ -11,14 +11,14 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 Bandwidth = Literal["index", "literal"]
 
-EXACT_ROWS = 2048  # up to so many rows float64 costs a tenth of a second at most
+EXACT_ROWS = 1024  # up to so many rows float64 costs a few hundredths of a second
 SHARE = 8  # more than 1/8 of the rows one by one cost more than all of them by the upper triangle
 CHECKED_ROWS = 16
 ROUNDING = math.ldexp(1.0, -24)  # of a float32, relative
@@ -32,11 +32,19 @@ _thread_count = threading.Lock()  # torch has one thread count for the whole pro
 class KernelMatrix:
     """The (m, m) kernel matrix of `features`; holds one float64 copy of these."""
 
-    def __init__(self, features: Tensor, kernels: int, scale: float, bandwidth: Bandwidth, self_pairs: bool):
-        _check_kernel(kernels, scale, bandwidth)
+    def __init__(
+        self,
+        features: Tensor,
+        kernels: int,
+        scale: float,
+        bandwidth: Bandwidth,
+        self_pairs: bool,
+        workers: int = 1,
+    ) -> None:
         self.kernels, self.scale, self.size = kernels, scale, len(features)
         self.points = centred(features)  # (m, d + 2)
         self.on_cpu = self.points.device.type == "cpu"
+        self.workers = workers if self.on_cpu else 1
         distance = mean_squared_distance(self.points, self_pairs)
         widest = math.pow(scale, widest_exponent(kernels, bandwidth))  # over the mean squared distance
         self.steepness = math.fsum(scale**step for step in range(kernels)) / widest
@@ -58,14 +66,14 @@ class KernelMatrix:
     def all_sums(self, dtype: torch.dtype, tile_bytes: int) -> Tensor:
         """The sums of all rows, (m,) float64, from tiles of the upper triangle computed in `dtype`."""
         points = self.points.to(dtype)
-        side = min(self.size, max(1, math.isqrt(tile_bytes // points.element_size())))
-        tiles = _Tiles(side, points)
-        starts = range(0, self.size, side)
+        panels = math.ceil(self.size / max(1, math.isqrt(tile_bytes // points.element_size())))
+        tiles = _Tiles(math.ceil(self.size / panels), points)
+        starts = range(0, self.size, tiles.side)
         total = self.points.new_zeros(self.size)
-        with _workers(self.on_cpu) as pool:
-            panels = pool.map(lambda start: self._panel_sums(points, start, tiles), starts)
-            for start, panel in zip(starts, panels, strict=True):  # in this order with any number of workers
-                total[start:] += panel
+        with ThreadPoolExecutor(self.workers) as pool:
+            parts = pool.map(lambda start: self._panel_sums(points, start, tiles), starts)
+            for start, part in zip(starts, parts, strict=True):  # in this order with any number of workers
+                total[start:] += part
         return total
 
     def _panel_sums(self, points: Tensor, start: int, tiles: "_Tiles") -> Tensor:
@@ -86,40 +94,37 @@ class KernelMatrix:
         return total
 
 
-class RowSums:
-    """All row sums, and how far each sum / m may be off: float32 where that will do, float64 on demand."""
+class RowMeans:
+    """Row sums / m and how far each may be off: float32 where that will do, float64 on demand."""
 
     def __init__(self, matrix: KernelMatrix, picks: int, tile_bytes: int | None) -> None:
-        if tile_bytes is not None and tile_bytes < 1:
-            raise ValueError(f"block_bytes must be positive; got {tile_bytes}; None takes a good size")
         self.matrix = matrix
         self.tile_bytes = tile_bytes or (CACHE_BYTES if matrix.on_cpu else DEVICE_BYTES)
-        few = matrix.size <= max(EXACT_ROWS, SHARE * picks)
-        if few or not matrix.on_cpu:  # graphics cards are fast enough, and TF32 never comes into it
-            self._make_exact()
+        # Graphics cards are fast enough in float64, and TF32 never comes into it.
+        self.exact = matrix.size <= max(EXACT_ROWS, SHARE * picks) or not matrix.on_cpu
+        self._compute()
+
+    def sharpen(self, indices: Tensor) -> None:
+        """Make these rows exact."""
+        if len(indices) > self.matrix.size // SHARE:
+            self.exact = True
+            self._compute()
         else:
-            self.values = matrix.all_sums(torch.float32, self.tile_bytes)
-            self.error = torch.full_like(self.values, self._float32_error())
+            self.values[indices] = self.matrix.sums(indices) / self.matrix.size
+            self.error[indices] = 0.0
+
+    def _compute(self) -> None:
+        dtype = torch.float64 if self.exact else torch.float32
+        self.values = self.matrix.all_sums(dtype, self.tile_bytes) / self.matrix.size
+        self.error = torch.full_like(self.values, 0.0 if self.exact else self._float32_error())
 
     def _float32_error(self) -> float:
         """Roundings of |x|^2, times 1/s_i in each Gaussian; or, if worse, far above what some rows show."""
         spread = torch.arange(0, self.matrix.size, self.matrix.size // CHECKED_ROWS)
         farthest = self.matrix.points[:, -2].topk(CHECKED_ROWS, largest=False).indices
         checked = torch.cat([spread, farthest])
-        off = float((self.matrix.sums(checked) - self.values[checked]).abs().max()) / self.matrix.size
-        return max(8 * ROUNDING * self.matrix.steepness, 16 * off)
-
-    def sharpen(self, indices: Tensor) -> None:
-        """Make the sums of these rows exact."""
-        if len(indices) > self.matrix.size // SHARE:
-            self._make_exact()
-        else:
-            self.values[indices] = self.matrix.sums(indices)
-            self.error[indices] = 0.0
-
-    def _make_exact(self) -> None:
-        self.values = self.matrix.all_sums(torch.float64, self.tile_bytes)
-        self.error = torch.zeros_like(self.values)
+        off = self.matrix.sums(checked) / self.matrix.size - self.values[checked]
+        return max(8 * ROUNDING * self.matrix.steepness, 16 * float(off.abs().max()))
 
 
 def centred(features: Tensor) -> Tensor:
@@ -150,10 +155,12 @@ def widest_exponent(kernels: int, bandwidth: Bandwidth) -> float:
 def gaussians_(exponent: Tensor, kernels: int, scale: float, out: Tensor | None = None) -> Tensor:
     """sum_i exp(exponent * scale^i) for i < kernels; overwrites `exponent`."""
     squarings = math.log2(scale)
+    total = torch.exp(exponent, out=out)
     if not squarings.is_integer():
-        return torch.stack([(exponent * scale**step).exp_() for step in range(kernels)]).sum(0)
-    value = exponent.exp_()
-    total = value.clone() if out is None else out.copy_(value)
+        for step in range(1, kernels):
+            total.add_((exponent * scale**step).exp_())
+        return total
+    value = exponent.copy_(total)
     for _ in range(1, kernels):
         for _ in range(int(squarings)):  # the next narrower Gaussian is a power of this one: one exp in all
             value.square_()
@@ -178,22 +185,15 @@ class _Tiles(threading.local):
 
 
 @contextmanager
-def _workers(on_cpu: bool) -> Iterator[ThreadPoolExecutor]:
-    """Workers with one-threaded operations: on tiles, faster than threads inside each small operation."""
+def one_thread_each() -> Iterator[int]:
+    """Operations with one thread each, and how many of them may run side by side.
+
+    Faster than threads inside small operations, whose waiting costs more than they do on a busy machine.
+    """
     with _thread_count:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            with ThreadPoolExecutor(threads if on_cpu else 1) as pool:
-                yield pool
+            yield threads
         finally:
             torch.set_num_threads(threads)
-
-
-def _check_kernel(kernels: int, scale: float, bandwidth: str) -> None:
-    if kernels < 1:
-        raise ValueError(f"kernels, the number of Gaussians, must be at least 1; got {kernels}")
-    if not 1.0 <= scale < math.inf:
-        raise ValueError(f"scale, the ratio of neighbouring bandwidths, must be at least 1; got {scale}")
-    if bandwidth not in get_args(Bandwidth):
-        raise ValueError(f"unknown bandwidth {bandwidth!r}; known: {', '.join(get_args(Bandwidth))}")

@@ -35,7 +35,7 @@ class Parts:
 
 def assemble(settings: Settings, progress: Progress | None = None) -> Parts:
     settings = complete(settings)
-    images, scenario = _images_and_scenario(settings, progress)
+    images, scenario = images_and_scenario(settings, progress)
     method, notes = build_learning(settings)
     return Parts(
         settings=settings,
@@ -76,7 +76,7 @@ def complete(settings: Settings) -> Settings:
     return Settings.model_validate(values)
 
 
-def _images_and_scenario(settings: Settings, progress: Progress | None) -> tuple[Images, Scenario]:
+def images_and_scenario(settings: Settings, progress: Progress | None = None) -> tuple[Images, Scenario]:
     """Classes are chosen before their images are decoded, and again should unreadable ones be left out."""
     table = load_table(settings.data.name, settings.data.options)
     chosen = settings.scenario

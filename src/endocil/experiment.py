@@ -61,6 +61,7 @@ def resume(
     settings = here.settings()
     if here.finished():
         return Result(here.path, here.metrics())
+    here.clear_half_written()
     parts = assemble(settings, progress)
     here.refuse_other_images(parts)
     return _go(parts, here, load_checkpoint(here.path), show)

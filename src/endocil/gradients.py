@@ -4,7 +4,7 @@ The gradient of a linear classifier is (gradient of the loss with respect to the
 parts come from two small matrix products: no second backward pass through the network.
 
 Differs from the print: gamma is the ratio of the norms of the *stacked* class gradients. The printed ratio of
-norms of sums is 0/0, because the logit gradients of a softmax loss add up to zero over the classes.
+norms of sums divides by zero, because the logit gradients of a softmax loss add up to zero over the classes.
 """
 
 from collections.abc import Mapping

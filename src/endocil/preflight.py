@@ -131,10 +131,17 @@ def _trial_phase(parts: Parts) -> Phase:
         method.grow(task)
     method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     new = ImageSet.of(parts.images, parts.scenario.rows(TRAIN, tasks[-1].new))
-    old = parts.scenario.rows(TRAIN, tasks[-1].old)[: exemplars_after(parts, len(tasks) - 1)]
-    phase = method.phases(tasks[-1], TaskData(new, ImageSet.of(parts.images, old, from_memory=True)))[0]
+    exemplars = ImageSet.of(parts.images, _stand_ins(parts, tasks[-1]), from_memory=True)
+    phase = method.phases(tasks[-1], TaskData(new, exemplars))[0]
     method.train()
     return phase
+
+
+def _stand_ins(parts: Parts, task: Task) -> torch.Tensor:
+    """As many images of each old class as the memory will hold."""
+    quota = parts.memory.quota(task.n_old) if parts.memory and task.n_old else 0
+    old = [parts.scenario.rows(TRAIN, slice(label, label + 1))[:quota] for label in range(task.n_old)]
+    return torch.cat([torch.empty(0, dtype=torch.int64), *old])
 
 
 def _images_per_second(phase: Phase, batches: list, seconds: float) -> float:  # type: ignore[type-arg]

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from safetensors.torch import save
 
 from endocil.errors import EndocilError
-from endocil.files import write_atomically, write_csv, write_json
+from endocil.files import read_csv, write_atomically, write_csv, write_json
 from endocil.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -68,12 +69,14 @@ class RunFolder:
         write_json(self.path / "environment.json", environment(parts.settings))
         write_atomically(self.path / "settings.toml", parts.settings.to_toml())
 
+    def clear_half_written(self) -> None:
+        """A kill in the middle of writing leaves a temporary file, which nobody will miss."""
+        for path in self.path.rglob(".*.tmp"):
+            path.unlink(missing_ok=True)
+
     def refuse_other_images(self, parts: "Parts") -> None:
         """Rows of the checkpoint mean the images of the recorded split: another set would be trained wrongly."""
-        import csv
-
-        with (self.path / "split.csv").open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-            recorded = [tuple(row) for row in csv.reader(file)][1:]
+        recorded = [tuple(row.values()) for row in read_csv(self.path / "split.csv")]
         current = [tuple(str(value) for value in row) for row in _split(parts)]
         if recorded != current:
             raise EndocilError(
@@ -98,8 +101,23 @@ class RunFolder:
     def write_page(self) -> None:
         from endocil.report import read_run, write_page
 
-        record = read_run(self.path)
-        write_page([record], self.path / "report.html", title=f"endocil run {self.path.name}")
+        gallery = self.gallery() if self.settings().run.gallery else None
+        title = f"endocil run {self.path.name}"
+        write_page([read_run(self.path)], self.path / "report.html", title=title, gallery=gallery)
+
+    def gallery(self, per_class: int = 8) -> dict[str, list[tuple[str, np.ndarray]]]:
+        """The first choices of each class at the end of the run: (image, pixels)."""
+        from endocil.assembly import images_and_scenario
+
+        files = sorted(self.path.glob("memory/task-*.csv"), key=lambda path: int(path.stem.partition("-")[2]))
+        images, _ = images_and_scenario(self.settings())
+        row_of = {image: row for row, image in enumerate(images.table.ids)}
+        found: dict[str, list[tuple[str, np.ndarray]]] = {}
+        for record in read_csv(files[-1]) if files else []:
+            if int(record["order"]) < per_class:
+                pixels = images.gather(torch.tensor([row_of[record["image"]]]))[0].numpy()
+                found.setdefault(record["class"], []).append((record["image"], pixels))
+        return found
 
 
 def _split(parts: "Parts") -> list[tuple[object, ...]]:

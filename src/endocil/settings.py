@@ -83,6 +83,7 @@ class RunSettings(_Section):
     threads: int | None = Field(None, ge=1)  # none: as many as torch takes; recorded when the run starts
     checkpoint_seconds: float = Field(30.0, ge=0.0)
     evaluation_batch: int = Field(256, ge=1)
+    gallery: bool = False  # show exemplars on the page; they are images of patients
     keep: bool = False  # keep the weights after each task and the first task's features, for figures
 
 

@@ -24,7 +24,10 @@ Reduction = Literal["images", "weights"]
 
 
 class EndoCIL(ICaRL):
-    """Weights and prior come from the counts of the task's training set, exemplars included."""
+    """Replay of exemplars chosen by MMD, distillation, a prior-regularised loss and calibrated gradients.
+
+    Weights and prior come from the counts of the task's training set, exemplars included.
+    """
 
     selects = "mmd"
 

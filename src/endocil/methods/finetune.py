@@ -9,7 +9,7 @@ from endocil.networks import trained_parts
 
 
 class Finetune(Method):
-    """Cross-entropy on the new classes, on new images only."""
+    """Cross-entropy on each task's new classes, on new images only; keeps nothing."""
 
     def notes(self, task: Task) -> list[str]:
         return moves.one_class_note(task)

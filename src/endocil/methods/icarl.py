@@ -18,7 +18,10 @@ from endocil.networks import trained_parts
 
 
 class ICaRL(Method):
-    """Replay and distillation. EndoCIL exchanges its three components: selection, classification loss, gradients."""
+    """Cross-entropy on new images and exemplars, and distillation from the network of the task before.
+
+    EndoCIL exchanges three components: selection, classification loss, gradients.
+    """
 
     replay = True
     selects = "mean"

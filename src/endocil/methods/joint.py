@@ -4,6 +4,9 @@ from endocil.methods.finetune import Finetune
 
 
 class JointTrain(Finetune):
-    """Finetune on a scenario of one task; the learner reads `joint` and gives it that."""
+    """Cross-entropy on all classes at once: what could be reached if nothing had to be remembered.
+
+    Finetune on a scenario of one task; the house reads `joint` and gives it that.
+    """
 
     joint = True

@@ -1,0 +1,77 @@
+"""Kill a run with SIGKILL at random moments, resume it, again and again: is the result the same bit for bit?
+
+    python benchmarks/kill_and_resume.py --kills 40 --set method.name=icarl
+
+Checkpoints are written after every epoch here, so that many kills fall into the writing of one.
+"""
+
+import argparse
+import hashlib
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+
+def fingerprint(folder: Path) -> dict[str, str]:
+    """Weights, memory, predictions and metrics; events are left out, because they hold times."""
+    names = ["checkpoint.safetensors", "metrics.json", "split.csv"]
+    files = [
+        *folder.glob("predictions/*.csv"),
+        *folder.glob("memory/*.csv"),
+        *(folder / name for name in names),
+    ]
+    return {str(f.relative_to(folder)): hashlib.sha256(f.read_bytes()).hexdigest() for f in sorted(files)}
+
+
+def endocil(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "endocil.cli", *arguments]
+
+
+def kill_until(folder: Path, start: list[str], kills: int, moments: random.Random) -> tuple[int, int]:
+    """Start and kill; returns how many kills there were and how many left a half-written temporary file."""
+    done, half_written = 0, 0
+    while done < kills:
+        going_on = (folder / "settings.toml").exists()
+        command = endocil("resume", str(folder)) if going_on else start
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(moments.uniform(2.0, 9.0))
+        if process.poll() is not None and (folder / "metrics.json").exists():
+            break
+        process.kill()
+        process.wait()
+        done += 1
+        half_written += bool(list(folder.rglob("*.tmp")))
+    return done, half_written
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--preset", default="smoke")
+    parser.add_argument("--set", action="append", default=[], dest="changes", metavar="KEY=VALUE")
+    options = parser.parse_args()
+    changes = [
+        word for change in ["run.checkpoint_seconds=0", *options.changes] for word in ("--set", change)
+    ]
+    with tempfile.TemporaryDirectory() as place:
+        straight, killed = Path(place, "straight"), Path(place, "killed")
+        run = ["run", options.preset, *changes, "-o"]
+        subprocess.run(endocil(*run, str(straight)), check=True, stdout=subprocess.DEVNULL)
+        moments = random.Random(options.seed)
+        kills, half = kill_until(killed, endocil(*run, str(killed)), options.kills, moments)
+        subprocess.run(endocil("resume", str(killed)), check=True, stdout=subprocess.DEVNULL)
+        expected, found = fingerprint(straight), fingerprint(killed)
+    different = [name for name in expected if expected[name] != found.get(name)]
+    print(f"{kills} kills, {half} of them while a file was being written; {len(expected)} files compared")
+    print("all the same, bit for bit" if not different else f"different: {', '.join(different)}")
+    sys.exit(bool(different))
+
+
+if __name__ == "__main__":
+    main()

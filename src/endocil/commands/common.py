@@ -1,0 +1,65 @@
+"""What several commands share: arguments, the console, new folders, and how an error ends a command."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Source = Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A preset (smoke, demo) or a TOML file.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. train.epochs=10."),
+]
+Output = Annotated[
+    Path | None, typer.Option("-o", "--output", help="Folder of the run; must be new or empty.")
+]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+Ledger = Annotated[Path, typer.Option("--ledger", help="Folder of the ledger.")]
+
+
+def fail(message: str, status: int = 1) -> NoReturn:
+    """One line on standard error, and a non-zero exit."""
+    print(f"endocil: {' '.join(message.split())}", file=sys.stderr)
+    raise SystemExit(status)
+
+
+def console() -> "Console":
+    from rich.console import Console
+
+    return Console()
+
+
+def say(text: str) -> None:
+    """A line as it is: no colours guessed, no wrapping that would break a path."""
+    console().print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def resumable(folder: Path) -> Iterator[None]:
+    """Ctrl-C leaves a run that can go on, and says how."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if (folder / "settings.toml").exists():
+            fail(
+                f"stopped; nothing up to the last checkpoint is lost. Go on with: endocil resume {folder}",
+                130,
+            )
+        fail("stopped before the run began; nothing was written", 130)
+
+
+def plain(name: str) -> str:
+    """A method's name fit for a folder: 'my.module:Thing' becomes 'Thing'."""
+    return name.rpartition(":")[2]
+
+
+def new_folder(name: str) -> Path:
+    """runs/NAME, or the first runs/NAME-2, runs/NAME-3 ... that is not there yet."""
+    names = [name, *(f"{name}-{i}" for i in range(2, 10_000))]
+    return next(Path("runs", candidate) for candidate in names if not Path("runs", candidate).exists())

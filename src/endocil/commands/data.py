@@ -1,0 +1,43 @@
+"""endocil data synth and subset."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from endocil.commands.common import console, say
+
+
+def synth(
+    folder: Annotated[Path, typer.Argument(help="Where to write the images; must be new or empty.")],
+    images: Annotated[int, typer.Option(help="How many images.")] = 2000,
+    size: Annotated[int, typer.Option(help="Width and height in pixels.")] = 128,
+    seed: Annotated[int, typer.Option(help="Another seed, other images.")] = 0,
+    imbalance: Annotated[float, typer.Option(help="Largest class over smallest.")] = 10.0,
+) -> None:
+    """Write synthetic endoscopy as a folder of PNG files, one sub-folder per class."""
+    from endocil.datasets.synthetic import write_folder
+    from endocil.display import plain_progress
+
+    write_folder(
+        folder,
+        seed=seed,
+        size=size,
+        images=images,
+        imbalance=imbalance,
+        progress=plain_progress(console(), "images"),
+    )
+    say(f"{images:,} images in {folder}")
+
+
+def subset(
+    listing: Annotated[Path, typer.Argument(metavar="LIST", help="experiments/hyper-kvasir-part.csv")],
+    root: Annotated[Path, typer.Argument(help="The official Hyper-Kvasir labelled images.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the subset; must be new.")],
+) -> None:
+    """Rebuild the listed subset from an official download, so that its numbers can be repeated."""
+    from endocil.datasets.subset import rebuild
+    from endocil.display import plain_progress
+
+    report = rebuild(listing, root, output, progress=plain_progress(console(), "images"))
+    say(str(report))

@@ -1,0 +1,130 @@
+"""endocil run, resume, demo and check."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from endocil.commands.common import Output, Overrides, Run, Source, console, new_folder, plain, resumable, say
+from endocil.commands.ledger import add
+
+if TYPE_CHECKING:
+    from endocil.settings import Settings
+
+
+def run(
+    source: Source,
+    changes: Overrides = None,
+    output: Output = None,
+    into: Annotated[
+        Path | None,
+        typer.Option("--ledger", help="Add the results to this ledger; do nothing if they are there."),
+    ] = None,
+) -> None:
+    """Learn a sequence of tasks and write results into a run folder."""
+    from endocil.settings import load_settings
+
+    settings = load_settings(source, changes or ())
+    if into is not None and _in_ledger(settings, into):
+        return
+    folder = output or new_folder(f"{Path(source).stem}-{plain(settings.method.name)}-seed{settings.seed}")
+    with resumable(folder):
+        _run(settings, folder)
+    _print_results([folder])
+    if into is not None:
+        add([folder], into)
+
+
+def _in_ledger(settings: "Settings", into: Path) -> bool:
+    from endocil.assembly import complete
+    from endocil.report import find_in_ledger
+    from endocil.settings import load_settings
+
+    def completed(values: "Mapping[str, Any] | Settings") -> dict[str, Any]:
+        return complete(load_settings(values)).model_dump(mode="json", exclude_none=True)
+
+    found = find_in_ledger(completed(settings), into, complete=completed)
+    if found is not None:
+        say(f"already in the ledger: {found}")
+    return found is not None
+
+
+def _run(settings: "Settings", folder: Path, *, resuming: bool = False) -> None:
+    from endocil import experiment
+    from endocil.display import Display, plain_progress
+
+    screen = console()
+    name = f"{plain(settings.method.name)} seed {settings.seed}"
+    with Display(screen, name) as display:
+        progress = plain_progress(screen, "reading images")
+        if resuming:
+            experiment.resume(folder, show=display, progress=progress)
+        else:
+            experiment.run(settings, folder, show=display, progress=progress)
+
+
+def _print_results(folders: list[Path], page: Path | None = None) -> None:
+    from endocil.report import comparison, read_run
+
+    say(comparison([read_run(folder) for folder in folders]).text())
+    say(f"page: {page or folders[0] / 'report.html'}")
+
+
+def resume(folder: Run) -> None:
+    """Go on with a run that was stopped, exactly as if it had not been."""
+    from endocil.run_folder import RunFolder
+
+    here = RunFolder(folder)
+    settings = here.settings()
+    if here.finished():
+        say(f"{folder} is finished; nothing to do")
+    else:
+        with resumable(folder):
+            _run(settings, folder, resuming=True)
+    _print_results([folder])
+
+
+def demo(
+    changes: Overrides = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Folder for the runs and the page.")
+    ] = None,
+) -> None:
+    """Compare finetune, icarl, endocil and joint on synthetic endoscopy: minutes on two cores."""
+    from endocil.report import read_run, write_page
+    from endocil.run_folder import RunFolder
+    from endocil.settings import load_settings
+
+    folder = output or new_folder("demo")
+    settings = {
+        method: load_settings("demo", [*(changes or ()), f"method.name={method}"])
+        for method in ("finetune", "icarl", "endocil", "joint")
+    }
+    for method, chosen in settings.items():
+        with resumable(folder / method):
+            _run(chosen, folder / method)
+    folders = [folder / method for method in settings]
+    page = folder / "report.html"
+    records = [read_run(one) for one in folders]
+    gallery = RunFolder(folder / "endocil").gallery()
+    write_page(records, page, title="endocil demo: synthetic endoscopy", gallery=gallery)
+    _print_results(folders, page)
+
+
+def check(source: Source, changes: Overrides = None) -> None:
+    """Preflight alone: what a run would do, what it would cost, and what cannot work."""
+    from endocil.assembly import assemble
+    from endocil.display import plain_progress
+    from endocil.preflight import estimate, preflight
+    from endocil.settings import load_settings
+
+    parts = assemble(load_settings(source, changes or ()), plain_progress(console(), "reading images"))
+    found = preflight(parts)
+    lines = [*found.facts, *(f"note: {remark}" for remark in found.remarks)]
+    if not found.problems:
+        lines += estimate(parts)
+    for line in lines:
+        say(line)
+    found.refuse_problems()
+    say("ready to run")
