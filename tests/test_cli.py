@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tomli_w
-from conftest import TINY
+from pictures import TINY
 from PIL import Image
 
 TRACEBACK = "Traceback"

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from conftest import TINY, run_files
 from life import ALL_METHODS, EPOCHS, Life, differing, new_method, state_of
+from pictures import TINY, run_files
 
 import endocil
 from endocil import EndocilError

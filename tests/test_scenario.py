@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from conftest import NoReader
 from hypothesis import given
 from hypothesis import strategies as st
+from pictures import NoReader
 
 from endocil import EndocilError, ImageTable
 from endocil.scenario import TEST, TRAIN, VALIDATION, Task, build_scenario, keep_classes

@@ -139,7 +139,7 @@ def _trial_phase(parts: Parts) -> Phase:
 
 def _stand_ins(parts: Parts, task: Task) -> torch.Tensor:
     """As many images of each old class as the memory will hold."""
-    quota = parts.memory.quota(task.n_old) if parts.memory and task.n_old else 0
+    quota = parts.memory.quota(task.n_old) if parts.memory is not None and task.n_old else 0
     old = [parts.scenario.rows(TRAIN, slice(label, label + 1))[:quota] for label in range(task.n_old)]
     return torch.cat([torch.empty(0, dtype=torch.int64), *old])
 

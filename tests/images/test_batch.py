@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import make_images
+from pictures import make_images
 
 from endocil import EndocilError
 from endocil.images.augment import Augmentation

@@ -1,0 +1,51 @@
+"""README and docs say what is true: their Python runs, their files are there, their tables come from the ledger."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from endocil.report import ablation_table, insert_tables, ledger_table
+
+HOME = Path(__file__).parents[1]
+PAGES = sorted([*HOME.glob("*.md"), *HOME.glob("docs/**/*.md")])
+README = (HOME / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+def test_every_python_example_of_the_readme_runs(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "endocil" in code
+    exec(compile(code, "README.md", "exec"), {})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(HOME)))
+def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text("utf-8")):
+        if not target.startswith(("https://", "mailto:")):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_tables_of_the_readme_are_those_of_the_ledger() -> None:
+    ledger = HOME / "docs" / "results"
+    tables = {"runs": ledger_table(ledger), "ablation": ablation_table(ledger)}
+    assert not insert_tables(HOME / "README.md", tables, check=True)
+
+
+def test_the_settings_shown_for_own_images_are_valid(tmp_path: Path) -> None:
+    from endocil import load_settings
+
+    (shown,) = re.findall(r"```toml\n(.*?)```", README, re.DOTALL)
+    (tmp_path / "mine.toml").write_text(shown, "utf-8")
+    assert load_settings(tmp_path / "mine.toml").scenario.tasks == 4
+
+
+def test_no_file_speaks_of_a_machine_or_a_registry() -> None:
+    words = re.compile(r"(?<![\w.])/(work|root)/|pypi\.org|pythonhosted|debian\.org|npmjs")
+    suffixes = {".py", ".md", ".toml", ".txt", ".cff", ".json", ".csv", ".svg", ".html", ".css", ".js", ".sh"}
+    for path in HOME.rglob("*"):
+        hidden = any(part.startswith(".") or part == "runs" for part in path.relative_to(HOME).parts)
+        if path.is_file() and path.suffix in suffixes and not hidden and path != Path(__file__):
+            assert not words.search(path.read_text("utf-8")), path
