@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Column
 
 
 class Display:
@@ -21,9 +22,15 @@ class Display:
 
     def __enter__(self) -> "Display":
         if self.console.is_terminal:
-            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[left]}"))
-            self.bar = Progress(*columns, TimeElapsedColumn(), console=self.console, transient=True)
-            self.row = self.bar.add_task(self.name, total=self.total, left="")
+            rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # cut short on a narrow terminal
+            columns = (
+                TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+                BarColumn(bar_width=16),
+                TextColumn("{task.fields[left]}", table_column=Column(no_wrap=True)),
+                TextColumn("{task.fields[losses]}", table_column=rest),
+            )
+            self.bar = Progress(*columns, console=self.console, transient=True, expand=True)
+            self.row = self.bar.add_task(self.name, total=self.total, left="", losses="")
             self.bar.start()
         return self
 
@@ -57,8 +64,8 @@ class Display:
         losses = ", ".join(f"{name} {value:.3f}" for name, value in record["losses"].items())
         where = f"task {record['task']} {record['phase']} {record['epoch'] + 1}/{record['epochs']}"
         if self.bar is not None:
-            text = f"{self.name}  {where}  {losses}"
-            self.bar.update(self.row, completed=self.done, description=text, left=f"{_duration(left)} left")
+            text, left_text = f"{self.name}  {where}", f"{_duration(left)} left"
+            self.bar.update(self.row, completed=self.done, description=text, left=left_text, losses=losses)
         elif (record["epoch"] + 1) % max(1, record["epochs"] // 4) == 0:
             self._say(
                 f"  {where}: {losses}; {record['images_per_second']:.0f} images/s; {_duration(left)} left"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from endocil.datasets import folder
+from endocil.datasets import folder, synthetic
 from endocil.images.table import ImageTable
 from endocil.registry import check_options, resolve
 
@@ -11,6 +11,7 @@ __all__ = ["DATASETS", "load_table"]
 
 DATASETS: dict[str, Callable[..., ImageTable]] = {
     "folder": folder.load,
+    "synthetic": synthetic.load,
 }
 
 

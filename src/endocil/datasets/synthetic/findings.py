@@ -1,0 +1,210 @@
+"""The findings: each function adds one to a scene. Sizes, places, turns and strengths vary, on purpose widely.
+
+Some are hard to tell apart, as in life: a small ulcer and an erosion, an angiectasia and a little blood, a
+polyp under weak dye with or without the cushion below it.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from endocil.datasets.synthetic.fields import Field, grid, noise, rough_noise, smoothstep
+from endocil.datasets.synthetic.scene import Scene
+from endocil.datasets.synthetic.strokes import Canvas, grow_vessel
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A place on the wall: its centre, its radius, and how far every pixel is from it in radii."""
+
+    x: float
+    y: float
+    radius: float
+    rho: Field
+
+
+def choose_spot(
+    scene: Scene,
+    radius: tuple[float, float],
+    ragged: float = 0.1,
+    oblong: float = 0.6,
+    cells: int = 6,
+    reach: float = 0.6,
+) -> Spot:
+    """A place in view and clear of the dark lumen; `ragged` and `oblong` say how far from a circle."""
+    random = scene.random
+    size = random.uniform(*radius)
+    for _ in range(12):
+        far, where = reach * math.sqrt(random.random()), random.uniform(0.0, math.tau)
+        x, y = far * math.cos(where), far * math.sin(where)
+        if math.hypot(x - scene.lumen[0], y - scene.lumen[1]) > scene.patient.lumen + 0.6 * size:
+            break
+    return spot_at(scene, x, y, size, ragged, oblong, cells)
+
+
+def spot_at(
+    scene: Scene, x: float, y: float, size: float, ragged: float, oblong: float, cells: int = 6
+) -> Spot:
+    random = scene.random
+    columns, rows = grid(scene.size)
+    turn, squeeze = random.uniform(0.0, math.pi), random.uniform(oblong, 1.0)
+    along = (columns - x) * np.float32(math.cos(turn)) + (rows - y) * np.float32(math.sin(turn))
+    beside = (rows - y) * np.float32(math.cos(turn)) - (columns - x) * np.float32(math.sin(turn))
+    rho = np.hypot(along * np.float32(squeeze), beside / np.float32(squeeze)) / np.float32(size)
+    rho += np.float32(ragged) * rough_noise(random, scene.size, cells, 2)
+    return Spot(x, y, size, rho)
+
+
+def _dome(scene: Scene, spot: Spot, height: float) -> Field:
+    """Raise a dome that throws a shadow away from the lamp; returns its mask."""
+    inside = np.clip(1.0 - spot.rho * np.abs(spot.rho), 0.0, 1.0)
+    scene.height += np.float32(height * spot.radius) * inside ** np.float32(1.1)
+    columns, rows = grid(scene.size)
+    away = ((columns - spot.x) * spot.x + (rows - spot.y) * spot.y) / (
+        spot.radius * (math.hypot(spot.x, spot.y) + 0.15)
+    )
+    foot = smoothstep(spot.rho, 1.55, 1.0) * smoothstep(spot.rho, 0.88, 1.02)
+    scene.shadow *= 1.0 - foot * (0.12 + 0.5 * smoothstep(away, -0.3, 1.1))
+    scene.shadow *= 1.0 + 0.18 * inside
+    return smoothstep(spot.rho, 1.05, 0.92)
+
+
+def normal_mucosa(scene: Scene) -> None:
+    """Nothing but the mucosa, its folds and its vessels."""
+
+
+def polyp(scene: Scene) -> None:
+    random = scene.random
+    spot = choose_spot(scene, (0.32, 0.6), ragged=random.uniform(0.0, 0.09))
+    mask = _dome(scene, spot, random.uniform(0.35, 0.7))
+    gain = random.uniform(0.72, 0.98)
+    scene.stain(mask, (random.uniform(0.98, 1.1), gain, gain * random.uniform(0.92, 1.02)))
+    scene.height += mask * np.float32(random.uniform(0.0, 0.05) * spot.radius) * noise(random, scene.size, 10)
+    scene.height += mask * np.float32(random.uniform(0.0, 0.012)) * noise(random, scene.size, 24)
+
+
+def _dye(scene: Scene, mask: Field, strength: float) -> None:
+    """Blue dye under the mucosa, uneven as injected dye is."""
+    cloud = np.clip(1.0 + 0.35 * noise(scene.random, scene.size, 5), 0.0, 1.4)
+    scene.stain(np.clip(mask * cloud * np.float32(strength), 0.0, 1.0), (0.38, 0.95, 1.45))
+
+
+def dyed_lifted_polyp(scene: Scene) -> None:
+    """A polyp on a cushion of blue fluid; the cushion is smooth and pale where it is stretched."""
+    random = scene.random
+    cushion = choose_spot(scene, (0.5, 0.8), ragged=0.08)
+    scene.height += np.float32(0.3 * cushion.radius) * smoothstep(cushion.rho, 1.1, 0.0)
+    _dye(scene, smoothstep(cushion.rho, random.uniform(1.2, 1.6), 0.6), random.uniform(0.5, 1.0))
+    top = random.uniform(-0.25, 0.25, 2) * cushion.radius
+    radius = cushion.radius * random.uniform(0.4, 0.65)
+    spot = spot_at(scene, cushion.x + top[0], cushion.y + top[1], radius, ragged=0.05, oblong=0.7)
+    mask = _dome(scene, spot, random.uniform(0.3, 0.6))
+    scene.paint(mask * np.float32(random.uniform(0.35, 0.7)), (0.80, 0.72, 0.74))
+    scene.height += mask * 0.012 * noise(random, scene.size, 20)
+
+
+def dyed_resection_margin(scene: Scene) -> None:
+    """The wound after the removal: a ragged hole with burnt and bleeding patches in a blue field."""
+    random = scene.random
+    field = choose_spot(scene, (0.5, 0.8), ragged=0.1)
+    _dye(scene, smoothstep(field.rho, random.uniform(1.2, 1.6), 0.6), random.uniform(0.5, 1.0))
+    hole = spot_at(scene, field.x, field.y, field.radius * random.uniform(0.55, 0.8), ragged=0.25, oblong=0.6, cells=8)
+    inside = smoothstep(hole.rho, 1.05, 0.85)
+    scene.height -= np.float32(0.1 * hole.radius) * smoothstep(hole.rho, 1.1, 0.7)
+    scene.paint(inside * np.float32(random.uniform(0.4, 0.8)), (0.62, 0.66, 0.74))
+    patches = rough_noise(random, scene.size, 10, 2)
+    scene.paint(0.85 * inside * smoothstep(patches, 0.2, 1.3), (0.55, 0.10, 0.08))
+    scene.paint(0.9 * inside * smoothstep(patches, -0.3, -1.3), (0.90, 0.84, 0.72))
+    scene.height += 0.015 * inside * patches
+
+
+def ulcer(scene: Scene) -> None:
+    random = scene.random
+    _crater(scene, choose_spot(scene, (0.3, 0.55), ragged=0.12), depth=random.uniform(0.08, 0.2), rim=0.14)
+
+
+def erosion(scene: Scene) -> None:
+    random = scene.random
+    for _ in range(int(random.integers(4, 10))):
+        spot = choose_spot(scene, (0.08, 0.17), ragged=0.2, cells=14, reach=0.8)
+        _crater(scene, spot, depth=random.uniform(0.0, 0.06), rim=0.02)
+
+
+def _crater(scene: Scene, spot: Spot, depth: float, rim: float) -> None:
+    """A white base of fibrin in a red surrounding."""
+    random = scene.random
+    inside = smoothstep(spot.rho, 1.1, 0.65)
+    halo = smoothstep(spot.rho, random.uniform(1.5, 2.2), 1.0) * (1.0 - inside)
+    scene.height -= np.float32(depth * spot.radius) * smoothstep(spot.rho, 1.15, 0.6)
+    scene.height += np.float32(rim * spot.radius) * np.exp(-(((spot.rho - 1.2) / 0.22) ** 2))
+    scene.stain(halo * np.float32(random.uniform(0.5, 1.0)), (0.95, 0.54, 0.54))
+    yellow = random.uniform(0.0, 1.0)
+    base = (0.90, 0.86 - 0.08 * yellow, 0.78 - 0.28 * yellow)
+    scene.paint(inside * np.float32(random.uniform(0.7, 0.97)), base)
+    scene.gloss *= 1.0 - 0.7 * inside
+
+
+def bleeding(scene: Scene) -> None:
+    """Blood: a ragged pool, dark where it is deep, with streaks that run down the wall."""
+    random = scene.random
+    spot = choose_spot(scene, (0.3, 0.62), ragged=0.0)
+    edge = spot.rho + np.float32(random.uniform(0.25, 0.5)) * rough_noise(random, scene.size, 4, 4)
+    canvas = Canvas(scene.size)
+    down = random.uniform(0.0, math.tau)
+    for _ in range(int(random.integers(0, 4))):
+        x, y = random.normal(0.0, 0.4 * spot.radius, 2)
+        length, width = random.uniform(0.4, 1.1), random.uniform(0.05, 0.11)
+        grow_vessel(canvas, random, (spot.x + x, spot.y + y), down, length=length, width=width, generations=0)
+    streaks = smoothstep(canvas.field() + 0.1 * noise(random, scene.size, 16), 0.15, 0.5)
+    amount = np.maximum(smoothstep(edge, 1.15, 0.75), streaks) * np.float32(random.uniform(0.75, 0.95))
+    scene.paint(amount, (random.uniform(0.6, 0.72), 0.08, 0.06))
+    scene.paint(0.8 * smoothstep(edge, 0.9, 0.1), (0.36, 0.02, 0.02))
+    scene.height += 0.03 * amount
+
+
+def angiectasia(scene: Scene) -> None:
+    """A patch of fern-like, cherry-red vessels."""
+    random = scene.random
+    spot = choose_spot(scene, (0.28, 0.5), ragged=0.25)
+    canvas = Canvas(scene.size)
+    for _ in range(int(random.integers(8, 15))):
+        grow_vessel(
+            canvas,
+            random,
+            (spot.x, spot.y),
+            random.uniform(0.0, math.tau),
+            length=spot.radius * random.uniform(0.7, 1.3),
+            width=0.05,
+            wander=0.55,
+            generations=1,
+        )
+    red = np.clip(1.5 * canvas.field() + 0.55 * smoothstep(spot.rho, 1.3, 0.1), 0.0, 1.0)
+    scene.paint(red * np.float32(random.uniform(0.8, 1.0)), (random.uniform(0.65, 0.8), 0.12, 0.12))
+
+
+def lymphangiectasia(scene: Scene) -> None:
+    """Scattered white dots: swollen lymph vessels."""
+    random = scene.random
+    spot = choose_spot(scene, (0.5, 1.0), ragged=0.0)
+    canvas = Canvas(scene.size)
+    for _ in range(int(random.integers(40, 90))):
+        x, y = random.normal(0.0, 0.5 * spot.radius, 2)
+        canvas.dot((spot.x + x, spot.y + y), random.uniform(0.025, 0.06), random.uniform(0.6, 1.0))
+    dots = canvas.field()
+    scene.paint(dots * np.float32(random.uniform(0.75, 1.0)), (0.95, 0.92, 0.86))
+    scene.height += 0.02 * dots
+
+
+def stool(scene: Scene) -> None:
+    """Brown to yellow clumps and smears."""
+    random = scene.random
+    green = random.uniform(0.0, 1.0)
+    colour = (random.uniform(0.40, 0.60), 0.34 + 0.10 * green, 0.08 + 0.06 * green)
+    for _ in range(int(random.integers(2, 6))):
+        spot = choose_spot(scene, (0.22, 0.45), ragged=random.uniform(0.2, 0.45), cells=8)
+        mask = smoothstep(spot.rho, 1.1, 0.8)
+        crumbs = noise(random, scene.size, 20)
+        scene.paint(mask * np.float32(random.uniform(0.5, 0.95)), colour)
+        scene.stain(mask * smoothstep(crumbs, -0.5, 1.5), (0.75, 0.72, 0.7))
+        scene.height += mask * (0.06 * np.clip(1.0 - spot.rho, 0.0, 1.0) + 0.012 * crumbs)

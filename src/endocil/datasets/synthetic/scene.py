@@ -1,0 +1,137 @@
+"""The inside of a gut before any finding: lumen, folds, mucosa, and the light that falls on them."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from endocil.datasets.synthetic.devices import Colour
+from endocil.datasets.synthetic.fields import Field, around, grid, noise, rough_noise, smoothstep
+from endocil.datasets.synthetic.patients import Patient
+from endocil.datasets.synthetic.strokes import draw_highlights
+
+
+@dataclass
+class Scene:
+    """A surface under construction: findings paint it, raise it and wet it; `illuminate` makes it light."""
+
+    random: np.random.Generator
+    patient: Patient
+    lumen: tuple[float, float]  # where the tube goes on, in relative coordinates; may lie outside the image
+    distance: Field  # from the lumen's centre, bent by the organ's shape
+    angle: Field  # around the lumen
+    albedo: Field  # (size, size, 3)
+    height: Field  # towards the camera, in half widths
+    shadow: Field  # share of light that arrives
+    gloss: Field  # strength of the highlights
+
+    @property
+    def size(self) -> int:
+        return self.height.shape[0]
+
+    def paint(self, mask: Field, colour: Colour) -> None:
+        self.albedo += mask[..., None] * (np.asarray(colour, np.float32) - self.albedo)
+
+    def stain(self, mask: Field, gain: Colour) -> None:
+        """Multiply the colour, as dye or blood under the surface does."""
+        self.albedo *= 1.0 + mask[..., None] * (np.asarray(gain, np.float32) - 1.0)
+
+    def shade(self, mask: Field, strength: float) -> None:
+        self.shadow *= 1.0 - mask * np.float32(strength)
+
+
+def empty_scene(
+    patient: Patient, random: np.random.Generator, size: int, reach: tuple[float, float] = (0.0, 1.25)
+) -> Scene:
+    """A stretch of mucosa; `reach` bounds how far from the middle the lumen may lie."""
+    x, y = grid(size)
+    towards, far = random.uniform(0.0, math.tau), random.uniform(*reach)
+    lumen = (far * math.cos(towards), far * math.sin(towards))
+    squeeze, turn = random.uniform(0.72, 1.0), random.uniform(0.0, math.pi)
+    along = (x - lumen[0]) * np.float32(math.cos(turn)) + (y - lumen[1]) * np.float32(math.sin(turn))
+    beside = (y - lumen[1]) * np.float32(math.cos(turn)) - (x - lumen[0]) * np.float32(math.sin(turn))
+    angle = np.arctan2(beside, along * np.float32(squeeze))
+    distance = np.hypot(along * np.float32(squeeze), beside)
+    distance *= 1.0 + 0.09 * noise(random, size, 3) + patient.three_sided * np.cos(3.0 * angle)
+    scene = Scene(
+        random=random,
+        patient=patient,
+        lumen=lumen,
+        distance=distance,
+        angle=angle,
+        albedo=np.empty((size, size, 3), np.float32),
+        height=0.06 * noise(random, size, 2) + 0.03 * noise(random, size, 5),
+        shadow=np.ones((size, size), np.float32),
+        gloss=np.ones((size, size), np.float32),
+    )
+    _colour_mucosa(scene)
+    return scene
+
+
+def _colour_mucosa(scene: Scene) -> None:
+    """Patchy pink with a fine grain, and tiny bumps that break the highlights."""
+    size, random, patient = scene.size, scene.random, scene.patient
+    patches = rough_noise(random, size, 3, 3)
+    grain = noise(random, size, 40)
+    scene.albedo[:] = np.asarray(patient.mucosa, np.float32)
+    scene.albedo *= (1.0 + np.float32(0.045 * patient.villi) * grain)[..., None]
+    red = np.asarray((0.02, 0.075, 0.065), np.float32) * np.float32(patient.redness)
+    scene.albedo -= patches[..., None] * red
+    scene.height += np.float32(0.004) * noise(random, size, 16) + np.float32(0.0024 * patient.villi) * grain
+
+
+def add_tube(scene: Scene, depth: float = 1.0) -> None:
+    """The tube itself: it darkens towards the lumen, and its folds hide what lies behind them."""
+    patient, r = scene.patient, scene.distance
+    width = np.float32(patient.lumen)
+    scene.height -= np.float32(0.55 * depth) * width / (r + width)
+    scene.shade(smoothstep(r, 2.4 * patient.lumen, 0.3 * patient.lumen), 0.94 * depth)
+    if patient.rings:
+        _add_rings(scene)
+    if patient.stripes:
+        _add_stripes(scene)
+
+
+def _add_rings(scene: Scene) -> None:
+    """Folds across the lumen: light climbs to each crest and drops behind it."""
+    patient, random = scene.patient, scene.random
+    phase = np.log(scene.distance + np.float32(0.3)) / np.float32(patient.ring_spacing)
+    phase += 0.22 * noise(random, scene.size, 3) + np.float32(random.random())
+    behind = phase - np.floor(phase)  # grows outwards, 0 at a crest
+    gap = 1.0 - behind  # grows inwards from the next crest, over the hollow that it hides
+    present = smoothstep(noise(random, scene.size, 3), -0.5, 1.0) * np.float32(patient.rings)
+    crest = np.exp(-(((behind - 0.14) / 0.11) ** 2))
+    scene.height += 0.06 * present * crest
+    scene.shadow *= 1.0 + present * (0.2 * crest - 0.6 * np.exp(-3.5 * gap) * smoothstep(gap, 0.0, 0.06))
+
+
+def _add_stripes(scene: Scene) -> None:
+    """Folds along the lumen: soft ridges with dark furrows that close towards it."""
+    patient, random = scene.patient, scene.random
+    twist = scene.angle + 0.12 * noise(random, scene.size, 3)
+    ridges = around(random, twist, patient.stripe_count)
+    near = smoothstep(scene.distance, random.uniform(0.8, 1.6), 0.3)
+    near *= smoothstep(scene.distance, 0.0, 0.35)  # the folds flatten where they meet
+    scene.height += np.float32(patient.stripes) * ridges * near
+    scene.shade(smoothstep(ridges, 0.2, -1.6) * near, 0.35)
+
+
+def illuminate(scene: Scene) -> Field:
+    """Light (size, size, 3) that comes back to the camera: diffuse, with highlights where wet surface faces it."""
+    random = scene.random
+    x, y = grid(scene.size)
+    down, across = np.gradient(scene.height, 2.0 / scene.size)
+    to_x = np.float32(random.uniform(-0.3, 0.3)) - 0.7 * x  # from the surface to the lamp beside the lens
+    to_y = np.float32(random.uniform(-0.3, 0.3)) - 0.7 * y
+    steepness = np.sqrt(across**2 + down**2 + 1.0)
+    facing = (1.1 - across * to_x - down * to_y) / (steepness * np.sqrt(to_x**2 + to_y**2 + 1.21))
+    level = scene.shadow * (0.15 + 0.97 * np.clip(facing, 0.0, 1.0) ** 1.6)
+    # blood takes green and blue out of light that was scattered often, so shadows turn brown
+    exponents = np.asarray((0.88, 1.1, 1.14), np.float32)
+    light = scene.albedo * np.power(np.clip(level, 1e-3, None)[..., None], exponents)
+    wet = noise(random, scene.size, 26)
+    shine = smoothstep(facing, 0.985, 1.0) * smoothstep(wet, 1.0, 1.9)
+    dashes = draw_highlights(random, scene.size, scene.lumen) * smoothstep(facing, 0.55, 0.9)
+    bright = np.clip(shine + dashes, 0.0, 1.0) * scene.gloss * smoothstep(scene.shadow, 0.1, 0.7)
+    light += bright[..., None] * np.asarray((0.8, 0.77, 0.75), np.float32)
+    return light
