@@ -40,7 +40,7 @@ def _application() -> typer.Typer:
     app.callback()(program)
     for command in (runs.demo, runs.run, runs.resume, runs.check, results.methods, results.score):
         app.command()(command)
-    app.add_typer(_group("Images to learn from.", data.synth, data.subset), name="data")
+    app.add_typer(_group("Images to learn from.", data.synth, data.sheet, data.subset), name="data")
     kept = "Results kept for good, small enough for a repository."
     app.add_typer(_group(kept, ledger.add, ledger.table, ledger.insert), name="ledger")
     return app

@@ -105,7 +105,7 @@ class RunFolder:
         title = f"endocil run {self.path.name}"
         write_page([read_run(self.path)], self.path / "report.html", title=title, gallery=gallery)
 
-    def gallery(self, per_class: int = 8) -> dict[str, list[tuple[str, np.ndarray]]]:
+    def gallery(self, per_class: int = 5) -> dict[str, list[tuple[str, np.ndarray]]]:
         """The first choices of each class at the end of the run: (image, pixels)."""
         from endocil.assembly import images_and_scenario
 

@@ -1,4 +1,4 @@
-"""endocil data synth and subset."""
+"""endocil data synth, sheet and subset."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from endocil.commands.common import console, say
+from endocil.errors import EndocilError
 
 
 def synth(
@@ -41,3 +42,24 @@ def subset(
 
     report = rebuild(listing, root, output, progress=plain_progress(console(), "images"))
     say(str(report))
+
+
+def sheet(
+    file: Annotated[Path, typer.Argument(help="The picture to write, .jpg or .png.")],
+    size: Annotated[int, typer.Option(help="Width and height of an image in pixels.")] = 80,
+    per_class: Annotated[int, typer.Option(help="Images of each class.")] = 9,
+    seed: Annotated[int, typer.Option(help="Another seed, other images.")] = 0,
+) -> None:
+    """Draw a contact sheet of synthetic endoscopy: a row for each class, from all devices."""
+    from io import BytesIO
+
+    from endocil.datasets.synthetic import contact_sheet
+    from endocil.files import write_atomically
+
+    kinds = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG"}
+    if file.suffix.lower() not in kinds:
+        raise EndocilError(f"{file} is no picture's name; expected one that ends in .jpg or .png")
+    drawn = BytesIO()
+    contact_sheet(seed, size, per_class).save(drawn, kinds[file.suffix.lower()], quality=85)
+    write_atomically(file, drawn.getvalue())
+    say(f"{file}: {len(drawn.getvalue()):,} bytes")

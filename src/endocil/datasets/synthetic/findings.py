@@ -109,7 +109,9 @@ def dyed_resection_margin(scene: Scene) -> None:
     random = scene.random
     field = choose_spot(scene, (0.5, 0.8), ragged=0.1)
     _dye(scene, smoothstep(field.rho, random.uniform(1.2, 1.6), 0.6), random.uniform(0.5, 1.0))
-    hole = spot_at(scene, field.x, field.y, field.radius * random.uniform(0.55, 0.8), ragged=0.25, oblong=0.6, cells=8)
+    hole = spot_at(
+        scene, field.x, field.y, field.radius * random.uniform(0.55, 0.8), ragged=0.25, oblong=0.6, cells=8
+    )
     inside = smoothstep(hole.rho, 1.05, 0.85)
     scene.height -= np.float32(0.1 * hole.radius) * smoothstep(hole.rho, 1.1, 0.7)
     scene.paint(inside * np.float32(random.uniform(0.4, 0.8)), (0.62, 0.66, 0.74))
