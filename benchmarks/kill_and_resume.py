@@ -2,7 +2,7 @@
 
     python benchmarks/kill_and_resume.py --kills 40 --set method.name=icarl
 
-Checkpoints are written after every epoch here, so that many kills fall into the writing of one.
+Checkpoints are written after every epoch here, and every second kill waits until one is being written.
 """
 
 import argparse
@@ -37,7 +37,7 @@ def kill_until(folder: Path, start: list[str], kills: int, moments: random.Rando
         going_on = (folder / "settings.toml").exists()
         command = endocil("resume", str(folder)) if going_on else start
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        time.sleep(moments.uniform(2.0, 9.0))
+        _wait(folder, moments.uniform(2.0, 9.0), for_writing=done % 2 == 1)
         if process.poll() is not None and (folder / "metrics.json").exists():
             break
         process.kill()
@@ -45,6 +45,14 @@ def kill_until(folder: Path, start: list[str], kills: int, moments: random.Rando
         done += 1
         half_written += bool(list(folder.rglob("*.tmp")))
     return done, half_written
+
+
+def _wait(folder: Path, seconds: float, *, for_writing: bool) -> None:
+    """Until a random moment; or, every second time, from then on until a checkpoint is being written."""
+    time.sleep(seconds)
+    deadline = time.monotonic() + 5.0
+    while for_writing and time.monotonic() < deadline and not any(folder.glob(".checkpoint*.tmp")):
+        pass
 
 
 def main() -> None:

@@ -252,3 +252,38 @@ def test_the_environment_names_versions_and_no_machine(settings: Path, tmp_path:
     recorded = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert {"python", "torch", "endocil", "numpy", "threads", "commit"} <= set(recorded)
     assert os.uname().nodename not in json.dumps(recorded)
+
+
+def test_a_run_goes_into_the_ledger_once_and_its_tables_into_a_page(settings: Path, tmp_path: Path) -> None:
+    ledger = tmp_path / "results"
+    first = endocil("run", settings, "-o", tmp_path / "run", "--ledger", ledger)
+    assert "added" in first.stdout, first.stderr
+    again = endocil("run", settings, "-o", tmp_path / "again", "--ledger", ledger)
+    assert again.returncode == 0
+    assert "already in the ledger" in again.stdout
+    assert not (tmp_path / "again").exists()
+    assert "already in the ledger" in endocil("ledger", "add", tmp_path / "run", "--ledger", ledger).stdout
+    assert "| endocil |" in endocil("ledger", "table", "--ledger", ledger).stdout
+    page = tmp_path / "page.md"
+    page.write_text("<!-- ledger:runs -->\n<!-- /ledger -->\n<!-- ledger:ablation -->\n<!-- /ledger -->\n")
+    refused(endocil("ledger", "insert", page, "--check", "--ledger", ledger), "out of date", "page.md")
+    assert endocil("ledger", "insert", page, "--ledger", ledger).returncode == 0
+    assert endocil("ledger", "insert", page, "--check", "--ledger", ledger).returncode == 0
+    assert "| endocil |" in page.read_text()
+
+
+def test_the_version_and_a_contact_sheet(tmp_path: Path) -> None:
+    assert endocil("--version").stdout.startswith("endocil 0.")
+    done = endocil("data", "sheet", tmp_path / "sheet.png", "--size", "16", "--per-class", "3")
+    assert done.returncode == 0, done.stderr
+    assert Image.open(tmp_path / "sheet.png").width > 48
+    refused(endocil("data", "sheet", tmp_path / "sheet.txt"), ".jpg or .png")
+
+
+def test_a_method_of_ones_own_lies_in_the_folder_one_works_in(settings: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from endocil.methods.finetune import Finetune\n\n\nclass Mine(Finetune):\n    '''My own.'''\n"
+    )
+    done = endocil("run", settings, "-o", "run", "--set", "method.name=mine:Mine", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Mine" in done.stdout
