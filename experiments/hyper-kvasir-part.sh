@@ -19,4 +19,4 @@ for seed in 0 1 2; do
         done
     done
 done
-endocil ledger insert README.md
+endocil ledger insert README.md docs/evidence.md

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from endocil.report import ablation_table, insert_tables, ledger_table
+from endocil.commands.ledger import tables
+from endocil.report import insert_tables
 
 HOME = Path(__file__).parents[1]
 PAGES = sorted([*HOME.glob("*.md"), *HOME.glob("docs/**/*.md")])
@@ -28,10 +29,9 @@ def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
-def test_the_tables_of_the_readme_are_those_of_the_ledger() -> None:
-    ledger = HOME / "docs" / "results"
-    tables = {"runs": ledger_table(ledger), "ablation": ablation_table(ledger)}
-    assert not insert_tables(HOME / "README.md", tables, check=True)
+@pytest.mark.parametrize("page", ["README.md", "docs/evidence.md"])
+def test_the_tables_of_a_page_are_those_of_the_ledger(page: str) -> None:
+    assert not insert_tables(HOME / page, tables(HOME / "docs" / "results"), check=True)
 
 
 def test_the_settings_shown_for_own_images_are_valid(tmp_path: Path) -> None:

@@ -90,13 +90,18 @@ def test_devices_differ_in_colour_brightness_sharpness_and_frame() -> None:
     taken: dict[str, list[np.ndarray]] = {name: [] for name in DEVICES}
     for index in range(0, 60 * IMAGES_PER_PATIENT, IMAGES_PER_PATIENT):
         taken[device_of(0, "normal-mucosa", index)].append(render(0, "normal-mucosa", index, 64))
-    brightness, yellow, dark = {}, {}, {}
+    brightness, green, blue, dark = {}, {}, {}, {}
     for name, images in taken.items():
         colour = np.mean([visible(image).mean(axis=0) for image in images], axis=0)
-        brightness[name], yellow[name] = colour.mean(), colour[1] / colour[2]
+        brightness[name], green[name], blue[name] = (
+            colour.mean(),
+            colour[1] / colour[0],
+            colour[2] / colour[0],
+        )
         dark[name] = np.mean([(image.max(axis=2) < 8).mean() for image in images])
     assert brightness["gastroscope"] > max(brightness["capsule"], brightness["colonoscope"]) + 0.01
-    assert yellow["capsule"] > yellow["colonoscope"] > yellow["gastroscope"]
+    assert green["capsule"] > max(green["colonoscope"], green["gastroscope"]) + 0.01
+    assert blue["gastroscope"] > max(blue["colonoscope"], blue["capsule"]) + 0.01
     assert dark["capsule"] > 0.18 > dark["colonoscope"]  # a circle leaves 21 % of a square black
     assert DEVICES["capsule"].softness > DEVICES["gastroscope"].softness > DEVICES["colonoscope"].softness
 
@@ -188,19 +193,17 @@ def test_two_hundred_images_take_less_than_four_seconds_of_one_core() -> None:
     assert time.process_time() - started < 4.0
 
 
-def test_a_linear_model_on_thumbnails_stays_below_65_percent_balanced_accuracy() -> None:
-    table = load(images=1000)
+def test_a_linear_model_on_thumbnails_stays_under_65_percent_balanced_accuracy() -> None:
+    table = load(images=700)
     thumbnails = np.stack([table.reader.read(image_id, 16) for image_id in table.ids]).reshape(len(table), -1)
     rows = np.random.default_rng(0).permutation(len(table))
-    train, test = rows[:800], rows[800:]
+    train, test = rows[:500], rows[500:]
     scaler = StandardScaler().fit(thumbnails[train])
-    best = 0.0
-    for strength in (1e-3, 1e-2):
-        model = LogisticRegression(C=strength, max_iter=60, tol=1e-2, class_weight="balanced")
-        model.fit(scaler.transform(thumbnails[train]), table.labels[train])
-        guesses = model.predict(scaler.transform(thumbnails[test]))
-        best = max(best, balanced_accuracy_score(table.labels[test], guesses))
-    assert 0.2 < best < 0.65  # above chance (7 %): the colours do tell something
+    model = LogisticRegression(C=1e-2, max_iter=60, tol=1e-2, class_weight="balanced")
+    model.fit(scaler.transform(thumbnails[train]), table.labels[train])
+    guesses = model.predict(scaler.transform(thumbnails[test]))
+    accuracy = balanced_accuracy_score(table.labels[test], guesses)
+    assert 0.2 < accuracy < 0.65  # above chance (7 %): the colours do tell something
 
 
 def test_a_folder_is_written_as_the_table_says(tmp_path: Path) -> None:

@@ -1,12 +1,16 @@
 """endocil ledger add, table and insert."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from endocil.commands.common import Ledger, say
 from endocil.errors import EndocilError
+
+if TYPE_CHECKING:
+    from endocil.report import Table
 
 
 def add(
@@ -26,12 +30,13 @@ def add(
 
 def table(
     folder: Ledger = Path("docs/results"),
-    ablation: Annotated[bool, typer.Option("--ablation", help="With and without each component.")] = False,
+    which: Annotated[str, typer.Option("--which", help="runs, methods (as they come) or ablation.")] = "runs",
 ) -> None:
-    """Print the ledger's runs as Markdown, mean and spread over seeds."""
-    from endocil.report import ablation_table, ledger_table
-
-    print((ablation_table if ablation else ledger_table)(folder).markdown())
+    """Print a table of the ledger as Markdown, mean and spread over seeds."""
+    known = tables(folder)
+    if which not in known:
+        raise EndocilError(f"no table '{which}'; known: {', '.join(known)}")
+    print(known[which].markdown())
 
 
 def insert(
@@ -41,10 +46,31 @@ def insert(
         bool, typer.Option("--check", help="Change nothing; fail when a file is out of date.")
     ] = False,
 ) -> None:
-    """Write the ledger's tables (runs, ablation) between the markers of README and docs."""
-    from endocil.report import ablation_table, insert_tables, ledger_table
+    """Write the ledger's tables (runs, methods, ablation) between the markers of README and docs."""
+    from endocil.report import insert_tables
 
-    tables = {"runs": ledger_table(folder), "ablation": ablation_table(folder)}
-    stale = [str(file) for file in files if insert_tables(file, tables, check=check)]
+    known = tables(folder)
+    stale = [str(file) for file in files if insert_tables(file, known, check=check)]
     if check and stale:
         raise EndocilError(f"out of date: {', '.join(stale)}; run 'endocil ledger insert' on them")
+
+
+def tables(folder: Path) -> dict[str, "Table"]:
+    """The ledger's tables by name."""
+    from endocil.report import ablation_table, ledger_table
+
+    return {
+        "runs": ledger_table(folder),
+        "methods": ledger_table(folder, keep=_as_it_comes),
+        "ablation": ablation_table(folder),
+    }
+
+
+def _as_it_comes(settings: Mapping[str, Any]) -> bool:
+    """A method with its own components: nothing under [method] but the name, in [memory] the size alone."""
+    from endocil.assembly import complete
+    from endocil.settings import load_settings
+
+    size = {key: settings["memory"][key] for key in ("per_class", "total") if key in settings["memory"]}
+    bare = {**settings, "method": {"name": settings["method"]["name"]}, "memory": size}
+    return complete(load_settings(bare)) == complete(load_settings(settings))

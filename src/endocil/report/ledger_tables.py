@@ -1,7 +1,9 @@
 """Tables from the ledger: every experiment, and the ablation of the three components."""
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from endocil.report.grouping import DASH, Group, data_label, flat, groups, identity, label, varying
 from endocil.report.ledger import LEDGER, Entry, read_ledger
@@ -18,9 +20,17 @@ TICK = "✓"
 Entries = Group[Entry]
 
 
-def ledger_table(ledger_folder: Path = LEDGER, data: str | None = None) -> Table:
-    """Every experiment, data set by data set, mean ± sample standard deviation over its seeds."""
-    found = sorted(groups(read_ledger(ledger_folder, data)), key=_order)
+def ledger_table(
+    ledger_folder: Path = LEDGER,
+    data: str | None = None,
+    *,
+    keep: Callable[[Mapping[str, Any]], bool] = lambda settings: True,
+) -> Table:
+    """Every experiment, data set by data set, mean ± sample standard deviation over its seeds.
+
+    `keep` tells from the settings whether a run belongs into the table."""
+    entries = [entry for entry in read_ledger(ledger_folder, data) if keep(entry.settings)]
+    found = sorted(groups(entries), key=_order)
     columns = (
         Column("data", "Data"),
         Column("method", "Method"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -27,19 +28,27 @@ class Device:
     window: Callable[[int], Field]  # 1 where there is a picture, 0 in the black frame
 
 
+@lru_cache(maxsize=8)
 def _circle(size: int) -> Field:
     x, y = grid(size)
     return smoothstep(np.hypot(x, y), 0.99 + 1.5 / size, 0.99 - 1.5 / size)
 
 
+@lru_cache(maxsize=8)
 def _octagon(size: int) -> Field:
     x, y = grid(size)
     return smoothstep(np.abs(x) + np.abs(y), 1.68 + 2.0 / size, 1.68 - 2.0 / size)
 
 
+@lru_cache(maxsize=8)
 def _rounded_square(size: int) -> Field:
     x, y = grid(size)
     return smoothstep((x**4 + y**4) ** np.float32(0.25), 1.05 + 1.5 / size, 1.05 - 1.5 / size)
+
+
+@lru_cache(maxsize=8)
+def _corners(size: int) -> Field:
+    return smoothstep(np.hypot(*grid(size)), 0.35, 1.35)
 
 
 DEVICES: dict[str, Device] = {
@@ -84,20 +93,18 @@ DEVICES: dict[str, Device] = {
 
 def photograph(light: Field, device: Device, random: np.random.Generator) -> npt.NDArray[np.uint8]:
     """The picture (size, size, 3) that the device takes of the light coming from a scene."""
-    size = light.shape[0]
-    x, y = grid(size)
+    size = len(light)
     softness = device.softness * random.uniform(0.7, 1.4)
     shake = random.uniform(0.0, 0.016) if random.random() < 0.1 else 0.0
     across = bool(random.random() < 0.5)
     image = blur(light, softness + shake * (not across), softness + shake * across)
-    image *= np.asarray(device.tint, np.float32) * np.float32(device.exposure * random.uniform(0.88, 1.12))
-    image *= (1.0 - device.vignette * smoothstep(np.hypot(x, y), 0.35, 1.35))[..., None]
-    image = (image - np.float32(0.4)) * np.float32(device.contrast * random.uniform(0.95, 1.05)) + np.float32(
-        0.4
-    )
-    image += np.float32(device.veil * random.uniform(0.5, 1.5)) * (
-        np.asarray(device.haze, np.float32) - image
-    )
+    exposure = np.float32(device.exposure * random.uniform(0.88, 1.12))
+    contrast = np.float32(device.contrast * random.uniform(0.95, 1.05))
+    veil = np.float32(device.veil * random.uniform(0.5, 1.5))
+    image *= np.asarray(device.tint, np.float32) * exposure
+    image *= (1.0 - device.vignette * _corners(size))[..., None]
+    image = (image - np.float32(0.4)) * contrast + np.float32(0.4)
+    image += veil * (np.asarray(device.haze, np.float32) - image)
     image += random.standard_normal(image.shape, dtype=np.float32) * np.float32(device.grain)
     image *= device.window(size)[..., None]
-    return (np.clip(image, 0.0, 1.0) * np.float32(255.0)).astype(np.uint8)
+    return np.asarray(np.clip(image, 0.0, 1.0) * np.float32(255.0)).astype(np.uint8)

@@ -6,11 +6,12 @@ own, so an image of 64 and one of 256 pixels show the same picture.
 
 import hashlib
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-Field = npt.NDArray[np.float32]
+Field = npt.NDArray[Any]  # float32, of which numpy's annotations lose track in mixed expressions
 
 
 def random_source(*key: int | str) -> np.random.Generator:
@@ -39,7 +40,8 @@ def _spline(cells: int, size: int) -> Field:
     inner = 2.0 / 3.0 - distance**2 + distance**3 / 2.0
     outer = np.clip(2.0 - distance, 0.0, None) ** 3 / 6.0
     weights = np.where(distance < 1.0, inner, outer)
-    return weights.reshape(size, taps, cells + 3).mean(axis=1).astype(np.float32)
+    averaged: Field = weights.reshape(size, taps, cells + 3).mean(axis=1).astype(np.float32)
+    return averaged
 
 
 def noise(random: np.random.Generator, size: int, cells: int) -> Field:
@@ -64,15 +66,16 @@ def around(random: np.random.Generator, angle: Field, harmonics: int) -> Field:
     orders = np.arange(1, harmonics + 1)
     waves = np.cos(orders[:, None] * at[None, :] + random.uniform(0.0, 2.0 * np.pi, harmonics)[:, None])
     table = (random.standard_normal(harmonics) @ waves) * np.sqrt(2.0 / harmonics)
-    return np.interp(angle, at, table).astype(np.float32)
+    values: Field = np.interp(angle, at, table).astype(np.float32)
+    return values
 
 
 @lru_cache(maxsize=256)
 def _blur_matrix(size: int, step: int) -> Field:
     sigma = step / 400.0 * size  # step 1 is a sigma of 1/400 of the image's width
     at = np.arange(size)
-    weights = np.exp(-0.5 * ((at[:, None] - at[None, :]) / max(sigma, 1e-3)) ** 2)
-    return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
+    weights: Field = np.exp(-0.5 * ((at[:, None] - at[None, :]) / max(sigma, 1e-3)) ** 2)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True), np.float32)
 
 
 def blur(image: Field, down: float, across: float) -> Field:
@@ -86,5 +89,6 @@ def blur(image: Field, down: float, across: float) -> Field:
 
 def smoothstep(field: Field, low: float, high: float) -> Field:
     """0 below `low`, 1 above `high`, an S-curve between; `low` may be the greater one."""
-    part = np.clip((field - np.float32(low)) * np.float32(1.0 / (high - low)), 0.0, 1.0)
-    return part * part * (np.float32(3.0) - np.float32(2.0) * part)
+    part: Field = np.clip((field - np.float32(low)) * np.float32(1.0 / (high - low)), 0.0, 1.0)
+    curve: Field = part * part * (np.float32(3.0) - np.float32(2.0) * part)
+    return curve

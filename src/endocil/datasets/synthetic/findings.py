@@ -5,69 +5,13 @@ polyp under weak dye with or without the cushion below it.
 """
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
-from endocil.datasets.synthetic.fields import Field, grid, noise, rough_noise, smoothstep
+from endocil.datasets.synthetic.fields import Field, noise, rough_noise, smoothstep
 from endocil.datasets.synthetic.scene import Scene
+from endocil.datasets.synthetic.spots import Spot, choose_spot, raise_dome, spot_at
 from endocil.datasets.synthetic.strokes import Canvas, grow_vessel
-
-
-@dataclass(frozen=True)
-class Spot:
-    """A place on the wall: its centre, its radius, and how far every pixel is from it in radii."""
-
-    x: float
-    y: float
-    radius: float
-    rho: Field
-
-
-def choose_spot(
-    scene: Scene,
-    radius: tuple[float, float],
-    ragged: float = 0.1,
-    oblong: float = 0.6,
-    cells: int = 6,
-    reach: float = 0.6,
-) -> Spot:
-    """A place in view and clear of the dark lumen; `ragged` and `oblong` say how far from a circle."""
-    random = scene.random
-    size = random.uniform(*radius)
-    for _ in range(12):
-        far, where = reach * math.sqrt(random.random()), random.uniform(0.0, math.tau)
-        x, y = far * math.cos(where), far * math.sin(where)
-        if math.hypot(x - scene.lumen[0], y - scene.lumen[1]) > scene.patient.lumen + 0.6 * size:
-            break
-    return spot_at(scene, x, y, size, ragged, oblong, cells)
-
-
-def spot_at(
-    scene: Scene, x: float, y: float, size: float, ragged: float, oblong: float, cells: int = 6
-) -> Spot:
-    random = scene.random
-    columns, rows = grid(scene.size)
-    turn, squeeze = random.uniform(0.0, math.pi), random.uniform(oblong, 1.0)
-    along = (columns - x) * np.float32(math.cos(turn)) + (rows - y) * np.float32(math.sin(turn))
-    beside = (rows - y) * np.float32(math.cos(turn)) - (columns - x) * np.float32(math.sin(turn))
-    rho = np.hypot(along * np.float32(squeeze), beside / np.float32(squeeze)) / np.float32(size)
-    rho += np.float32(ragged) * rough_noise(random, scene.size, cells, 2)
-    return Spot(x, y, size, rho)
-
-
-def _dome(scene: Scene, spot: Spot, height: float) -> Field:
-    """Raise a dome that throws a shadow away from the lamp; returns its mask."""
-    inside = np.clip(1.0 - spot.rho * np.abs(spot.rho), 0.0, 1.0)
-    scene.height += np.float32(height * spot.radius) * inside ** np.float32(1.1)
-    columns, rows = grid(scene.size)
-    away = ((columns - spot.x) * spot.x + (rows - spot.y) * spot.y) / (
-        spot.radius * (math.hypot(spot.x, spot.y) + 0.15)
-    )
-    foot = smoothstep(spot.rho, 1.55, 1.0) * smoothstep(spot.rho, 0.88, 1.02)
-    scene.shadow *= 1.0 - foot * (0.12 + 0.5 * smoothstep(away, -0.3, 1.1))
-    scene.shadow *= 1.0 + 0.18 * inside
-    return smoothstep(spot.rho, 1.05, 0.92)
 
 
 def normal_mucosa(scene: Scene) -> None:
@@ -75,9 +19,10 @@ def normal_mucosa(scene: Scene) -> None:
 
 
 def polyp(scene: Scene) -> None:
+    """A dome, smooth or lobed, a little redder than the mucosa around it."""
     random = scene.random
     spot = choose_spot(scene, (0.32, 0.6), ragged=random.uniform(0.0, 0.09))
-    mask = _dome(scene, spot, random.uniform(0.35, 0.7))
+    mask = raise_dome(scene, spot, random.uniform(0.35, 0.7))
     gain = random.uniform(0.72, 0.98)
     scene.stain(mask, (random.uniform(0.98, 1.1), gain, gain * random.uniform(0.92, 1.02)))
     scene.height += mask * np.float32(random.uniform(0.0, 0.05) * spot.radius) * noise(random, scene.size, 10)
@@ -99,7 +44,7 @@ def dyed_lifted_polyp(scene: Scene) -> None:
     top = random.uniform(-0.25, 0.25, 2) * cushion.radius
     radius = cushion.radius * random.uniform(0.4, 0.65)
     spot = spot_at(scene, cushion.x + top[0], cushion.y + top[1], radius, ragged=0.05, oblong=0.7)
-    mask = _dome(scene, spot, random.uniform(0.3, 0.6))
+    mask = raise_dome(scene, spot, random.uniform(0.3, 0.6))
     scene.paint(mask * np.float32(random.uniform(0.35, 0.7)), (0.80, 0.72, 0.74))
     scene.height += mask * 0.012 * noise(random, scene.size, 20)
 
@@ -122,11 +67,13 @@ def dyed_resection_margin(scene: Scene) -> None:
 
 
 def ulcer(scene: Scene) -> None:
+    """One large crater with a raised rim."""
     random = scene.random
     _crater(scene, choose_spot(scene, (0.3, 0.55), ragged=0.12), depth=random.uniform(0.08, 0.2), rim=0.14)
 
 
 def erosion(scene: Scene) -> None:
+    """Several small, flat craters."""
     random = scene.random
     for _ in range(int(random.integers(4, 10))):
         spot = choose_spot(scene, (0.08, 0.17), ragged=0.2, cells=14, reach=0.8)

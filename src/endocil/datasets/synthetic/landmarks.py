@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from endocil.datasets.synthetic.fields import around, noise, rough_noise, smoothstep
-from endocil.datasets.synthetic.findings import spot_at
 from endocil.datasets.synthetic.scene import Scene
+from endocil.datasets.synthetic.spots import spot_at
 from endocil.datasets.synthetic.strokes import Canvas, grow_vessel
 
 

@@ -116,6 +116,8 @@ def write_folder(
     unfinished = temporary_beside(folder.absolute())
     try:
         _write_images(table, unfinished, size, progress)
+        if folder.exists():
+            folder.rmdir()  # empty; not every system renames over an existing folder
         unfinished.replace(folder)
     except OSError as error:
         raise EndocilError(

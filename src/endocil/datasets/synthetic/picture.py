@@ -11,7 +11,7 @@ from endocil.datasets.synthetic.devices import DEVICES, photograph
 from endocil.datasets.synthetic.fields import noise, random_source, smoothstep
 from endocil.datasets.synthetic.patients import draw_device, draw_patient
 from endocil.datasets.synthetic.scene import Scene, add_tube, empty_scene, illuminate
-from endocil.datasets.synthetic.strokes import Canvas, draw_bubbles, draw_highlights, draw_vessels
+from endocil.datasets.synthetic.strokes import Canvas, draw_bubbles, draw_vessels
 
 RENDERER_VERSION = 1
 IMAGES_PER_PATIENT = 4

@@ -27,7 +27,7 @@ class Scene:
 
     @property
     def size(self) -> int:
-        return self.height.shape[0]
+        return len(self.height)
 
     def paint(self, mask: Field, colour: Colour) -> None:
         self.albedo += mask[..., None] * (np.asarray(colour, np.float32) - self.albedo)
@@ -41,7 +41,7 @@ class Scene:
 
 
 def empty_scene(
-    patient: Patient, random: np.random.Generator, size: int, reach: tuple[float, float] = (0.0, 1.25)
+    patient: Patient, random: np.random.Generator, size: int, reach: tuple[float, float]
 ) -> Scene:
     """A stretch of mucosa; `reach` bounds how far from the middle the lumen may lie."""
     x, y = grid(size)
@@ -80,7 +80,7 @@ def _colour_mucosa(scene: Scene) -> None:
     scene.height += np.float32(0.004) * noise(random, size, 16) + np.float32(0.0024 * patient.villi) * grain
 
 
-def add_tube(scene: Scene, depth: float = 1.0) -> None:
+def add_tube(scene: Scene, depth: float) -> None:
     """The tube itself: it darkens towards the lumen, and its folds hide what lies behind them."""
     patient, r = scene.patient, scene.distance
     width = np.float32(patient.lumen)
@@ -128,7 +128,7 @@ def illuminate(scene: Scene) -> Field:
     level = scene.shadow * (0.15 + 0.97 * np.clip(facing, 0.0, 1.0) ** 1.6)
     # blood takes green and blue out of light that was scattered often, so shadows turn brown
     exponents = np.asarray((0.88, 1.1, 1.14), np.float32)
-    light = scene.albedo * np.power(np.clip(level, 1e-3, None)[..., None], exponents)
+    light: Field = scene.albedo * np.power(np.clip(level, 1e-3, None)[..., None], exponents)
     wet = noise(random, scene.size, 26)
     shine = smoothstep(facing, 0.985, 1.0) * smoothstep(wet, 1.0, 1.9)
     dashes = draw_highlights(random, scene.size, scene.lumen) * smoothstep(facing, 0.55, 0.9)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -53,10 +54,11 @@ def grow_vessel(
 ) -> None:
     """A winding vessel whose branches are thinner, paler and shorter than itself."""
     steps = 8
-    headings = heading + np.cumsum(random.uniform(-wander, wander, steps))
-    xs = start[0] + np.cumsum(np.cos(headings)) * (length / steps)
-    ys = start[1] + np.cumsum(np.sin(headings)) * (length / steps)
-    path = [start, *zip(xs.tolist(), ys.tolist(), strict=True)]
+    headings = [heading + turn for turn in accumulate(random.uniform(-wander, wander, steps).tolist())]
+    xs = accumulate(math.cos(towards) for towards in headings)
+    ys = accumulate(math.sin(towards) for towards in headings)
+    step = length / steps
+    path = [start, *((start[0] + x * step, start[1] + y * step) for x, y in zip(xs, ys, strict=True))]
     canvas.line(path, width, 0.4 + 0.2 * generations)
     if generations == 0:
         return
@@ -66,7 +68,7 @@ def grow_vessel(
             canvas,
             random,
             path[at],
-            float(headings[at - 1]) + turn,
+            headings[at - 1] + turn,
             length=length * random.uniform(0.5, 0.8),
             width=width * 0.65,
             wander=wander,
