@@ -1,5 +1,7 @@
 """Fixtures that every room's tests share."""
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from pictures import make_images
@@ -7,10 +9,12 @@ from pictures import make_images
 from endocil.images.cache import Images
 
 
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test reads or fills the user's cache; the tests of one process share one."""
-    monkeypatch.setenv("ENDOCIL_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ENDOCIL_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -79,7 +79,7 @@ def test_a_run_prints_a_table_and_leaves_everything_behind(settings: Path, tmp_p
     per_task = {f"{room}/task-{t}.csv" for room in ("predictions", "memory") for t in range(3)}
     weights = {f"weights/task-{t}.safetensors" for t in range(3)} | {"features/task-0.safetensors"}
     single = {"settings.toml", "environment.json", "split.csv", "events.jsonl", "metrics.json", "report.html"}
-    assert kept == per_task | weights | single | {"checkpoint.safetensors"}
+    assert kept == per_task | weights | single | {"checkpoint.safetensors", ".lock"}
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert {"acc_last", "f1_last", "acc_avg", "f1_avg", "af", "af_printed", "forgetting_max"} <= set(
         metrics["softmax"]
@@ -101,7 +101,7 @@ def test_what_a_run_leaves_for_evaluation_holds_no_time_host_or_path(settings: P
 def test_score_repeats_the_metrics_of_a_run(settings: Path, tmp_path: Path) -> None:
     assert endocil("run", settings, "-o", tmp_path / "run").returncode == 0
     files = sorted((tmp_path / "run" / "predictions").iterdir())
-    scored = endocil("score", *files, "--json")
+    scored = endocil("score", tmp_path / "run", "--json")
     assert json.loads(scored.stdout) == json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert "acc_last" in endocil("score", *files).stdout
 
@@ -168,6 +168,14 @@ def test_own_images_run_from_a_folder(folder: Path, tmp_path: Path) -> None:
         ("method.name=nothing", ("unknown method.name 'nothing'", "icarl")),
         ("train.milestones=[9]", ("never fall",)),
         ("network.width=5", ("multiple of 8",)),
+        ("network.width=wide", ("network.width: input should be a valid integer",)),
+        ("method.beta=1.0", ("method.beta is 1.0",)),
+        ("method.beta=much", ("method.beta: input should be a valid number",)),
+        ("method.temperature=0", ("method.temperature is 0",)),
+        ("method.name=json:dumps", ("json:dumps", "subclass of endocil.Method")),
+        ("memory.kernels=0", ("memory.select 'mmd'", "kernels")),
+        ("run.accelerator=abacus", ("run.accelerator 'abacus'",)),
+        ("data.root=5", ("data.root: input should be a valid string",)),
     ],
 )
 def test_what_cannot_work_is_refused_in_one_line_before_anything_is_written(
@@ -188,6 +196,12 @@ def test_an_unreadable_image_is_refused_with_its_name_and_left_out_on_request(
     done = endocil("run", file, "-o", tmp_path / "run", "--set", "data.skip_unreadable=true")
     assert done.returncode == 0, done.stderr
     assert "polyp/3.png" not in (tmp_path / "run" / "split.csv").read_text()
+    assert "note: left out polyp/3.png" in done.stdout
+
+
+def test_a_missing_root_is_named(tmp_path: Path) -> None:
+    file = write_settings(tmp_path / "own.toml", {**TINY, "data": {"name": "folder"}})
+    refused(endocil("run", file, "-o", tmp_path / "run"), "data.root is not set", "--set data.root=VALUE")
 
 
 def test_an_empty_class_is_refused_by_name(folder: Path, tmp_path: Path) -> None:

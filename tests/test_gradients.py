@@ -168,6 +168,13 @@ def test_an_objective_without_logits_is_refused() -> None:
         rule_for(Net()).collect(Outcome({"classification": torch.zeros(2)}), 2)
 
 
+def test_a_penalty_on_parameters_is_refused_rather_than_lost() -> None:
+    net = Net()
+    found = outcome(net)
+    with pytest.raises(ValueError, match="'penalty' is a penalty"):
+        rule_for(net).collect(Outcome({"penalty": torch.zeros(())}, found.logits, found.features), 12)
+
+
 def test_linear_gradient_puts_the_bias_last() -> None:
     found = linear_gradient(torch.tensor([[1.0], [2.0]]), torch.tensor([[3.0, 4.0], [5.0, 6.0]]))
     assert found.tolist() == [[13.0, 16.0, 3.0]]

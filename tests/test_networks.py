@@ -63,7 +63,7 @@ def test_growing_keeps_old_rows_and_draws_new_ones_within_the_bound() -> None:
     classifier.grow(2, generator(0, 1))
     assert torch.equal(classifier.weight[:3], weight)
     assert torch.equal(classifier.bias, torch.cat([bias, torch.zeros(2)]))
-    assert float(classifier.weight[3:].abs().max()) <= (3 / 12) ** 0.5
+    assert float(classifier.weight[3:].detach().abs().max()) <= (3 / 12) ** 0.5
     assert classifier(torch.zeros(4, 12)).shape == (4, 5)
 
 
@@ -72,7 +72,9 @@ def test_unknown_backbones_options_and_stems_are_refused_with_the_known() -> Non
         build_backbone("vgg", seed=0)
     with pytest.raises(EndocilError, match="unknown network key 'depth'; known: stem, width"):
         build_backbone("resnet18", seed=0, options={"depth": 3})
-    with pytest.raises(EndocilError, match="expected 'standard'"):
+    with pytest.raises(
+        EndocilError, match=r"network\.stem: input should be 'standard' or 'small', got 'huge'"
+    ):
         small(stem="huge")
 
 
@@ -114,6 +116,39 @@ def test_weights_that_would_run_code_or_fit_nothing_are_refused(tmp_path: Path) 
         load_weights(small(), tmp_path / "broken.safetensors")
     with pytest.raises(EndocilError, match="is not a file"):
         load_weights(small(), tmp_path / "nothing.pth")
+
+
+class OwnBackbone(torch.nn.Module):
+    """A backbone that draws its first values itself."""
+
+    n_features = 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fixed = torch.nn.Conv2d(3, 4, 3)
+        torch.nn.init.constant_(self.fixed.weight, 0.123)
+        self.drawn = torch.nn.Linear(4, 4)
+
+
+def test_a_backbone_of_ones_own_keeps_its_values_and_depends_on_the_seed_alone() -> None:
+    name = "test_networks:OwnBackbone"
+    one, same, other = (build_backbone(name, seed=seed)[0] for seed in (0, 0, 1))
+    assert float(one.fixed.weight.detach().mean()) == pytest.approx(0.123)
+    assert torch.equal(one.drawn.weight, same.drawn.weight)
+    assert not torch.equal(one.drawn.weight, other.drawn.weight)
+
+
+def test_weights_of_another_width_or_with_holes_are_refused(tmp_path: Path) -> None:
+    save_file(
+        build_backbone("resnet18", seed=0, options={"width": 16})[0].state_dict(), tmp_path / "w.safetensors"
+    )
+    with pytest.raises(EndocilError, match="holds none"):
+        load_weights(small(), tmp_path / "w.safetensors")
+    broken = small().state_dict()
+    broken["bn1.weight"] = torch.full_like(broken["bn1.weight"], torch.nan)
+    save_file(broken, tmp_path / "nan.safetensors")
+    with pytest.raises(EndocilError, match=r"not finite, first in bn1\.weight"):
+        load_weights(small(), tmp_path / "nan.safetensors")
 
 
 def test_frozen_stages_are_left_out_of_what_learns() -> None:

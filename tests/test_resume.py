@@ -156,7 +156,33 @@ def test_resume_refuses_a_folder_that_is_no_run_and_images_that_are_not_the_runs
         endocil.resume(tmp_path / "run")
 
 
+def test_two_processes_cannot_work_on_one_run(tmp_path: Path) -> None:
+    def resume_too(record: dict) -> None:
+        if record["event"] == "epoch":
+            endocil.resume(tmp_path / "run")
+
+    with pytest.raises(EndocilError, match="another process is working on the run"):
+        endocil.run(TINY, tmp_path / "run", show=resume_too)
+
+
+def test_a_checkpoint_of_other_settings_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(StoppedError):
+        endocil.run(
+            {**TINY, "run": {"threads": 1, "checkpoint_seconds": 0}}, tmp_path / "run", show=stop_after(2)
+        )
+    settings = tmp_path / "run" / "settings.toml"
+    settings.write_text(settings.read_text().replace("width = 8", "width = 16"))
+    with pytest.raises(EndocilError, match="does not fit"):
+        endocil.resume(tmp_path / "run")
+
+
 def test_a_finished_run_is_returned_as_it_is(uninterrupted: Path) -> None:
     before = run_files(uninterrupted)
     assert endocil.resume(uninterrupted).metrics == json.loads((uninterrupted / "metrics.json").read_text())
     assert run_files(uninterrupted) == before
+
+
+def test_a_page_that_was_not_written_is_written_on_resume(uninterrupted: Path) -> None:
+    (uninterrupted / "report.html").unlink()
+    endocil.resume(uninterrupted)
+    assert (uninterrupted / "report.html").stat().st_size > 1000

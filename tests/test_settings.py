@@ -53,6 +53,11 @@ def test_overrides_are_read_as_toml_and_else_as_text() -> None:
     assert settings.scenario.increments == (4, 2)
 
 
+def test_of_two_settings_that_exclude_each_other_the_override_counts() -> None:
+    assert load_settings("smoke", ["memory.total=20"]).memory.per_class is None
+    assert load_settings("smoke", ["scenario.increments=[2, 4]"]).scenario.tasks is None
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

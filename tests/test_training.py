@@ -98,6 +98,16 @@ def test_a_loss_that_is_no_number_ends_in_one_clear_line(images: Images, tmp_pat
         train(life, phase)
 
 
+def test_features_that_are_no_numbers_end_in_one_clear_line(images: Images, tmp_path: Path) -> None:
+    life = Life(images, tmp_path, new_method("icarl")).live(1)
+    with torch.no_grad():
+        life.method.backbone.bn1.bias.fill_(torch.inf)
+    with pytest.raises(
+        EndocilError, match=r"features are not finite after task 0; lower train\.learning_rate"
+    ):
+        life.learner._remember(life.scenario.tasks[0], life.new_images(life.scenario.tasks[0]))
+
+
 def test_modules_are_put_back_as_they_were_even_after_an_error(images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path, new_method("icarl")).live(2)
     wanted = {name: parameter.requires_grad for name, parameter in life.method.named_parameters()}

@@ -1,16 +1,18 @@
 """From settings to the parts of a run: images, scenario, method, memory."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from endocil.datasets import DATASETS, load_table
 from endocil.images.augment import Augmentation
 from endocil.images.cache import Images, load_images
+from endocil.images.table import ImageTable
 from endocil.memory import SELECTORS, ExemplarMemory, build_selector
-from endocil.methods import METHODS, SHARED, Method, build_method
+from endocil.methods import METHODS, SHARED, Method, build_method, method_class
 from endocil.methods.method import shared_schedule
 from endocil.networks import BACKBONES, build_backbone
 from endocil.registry import check_options, options_of, resolve
@@ -46,15 +48,18 @@ def assemble(settings: Settings, progress: Progress | None = None) -> Parts:
         augmentation=Augmentation(
             flip=settings.train.flip, brightness=settings.train.brightness, crop=settings.train.crop
         ),
-        notes=(*images.table.notes, *notes),
+        notes=(
+            *images.table.notes,
+            *(f"left out {name}: {reason}" for name, reason in images.skipped),
+            *notes,
+        ),
     )
 
 
 def complete(settings: Settings) -> Settings:
     """Write out every default that the named things bring, so that the recorded settings say it all."""
     values = settings.model_dump(mode="json", exclude_none=True)
-    method = resolve("method.name", settings.method.name, METHODS)
-    values["memory"].setdefault("select", method.selects)
+    values["memory"].setdefault("select", method_class(settings.method.name).selects)
     if settings.memory.per_class is None and settings.memory.total is None:
         values["memory"]["per_class"] = 30  # the smallest buffer of EndoCIL's tables
     if settings.scenario.increments is None and settings.scenario.tasks is None:
@@ -76,16 +81,25 @@ def complete(settings: Settings) -> Settings:
     return Settings.model_validate(values)
 
 
+def kept_table(settings: Settings) -> ImageTable:
+    """The images of the kept classes, before any is read."""
+    chosen = settings.scenario
+    return keep_classes(
+        load_table(settings.data.name, settings.data.options),
+        minimum=chosen.minimum,
+        leave_out=chosen.leave_out,
+        order=chosen.order,
+        seed=settings.seed,
+    )
+
+
 def images_and_scenario(settings: Settings, progress: Progress | None = None) -> tuple[Images, Scenario]:
     """Classes are chosen before their images are decoded, and again should unreadable ones be left out."""
-    table = load_table(settings.data.name, settings.data.options)
     chosen = settings.scenario
-    kept = keep_classes(
-        table, minimum=chosen.minimum, leave_out=chosen.leave_out, order=chosen.order, seed=settings.seed
-    )
-    images = load_images(
-        kept, settings.data.size, skip_unreadable=settings.data.skip_unreadable, progress=progress
-    )
+    skip = settings.data.skip_unreadable
+    images = load_images(kept_table(settings), settings.data.size, skip_unreadable=skip, progress=progress)
+    if images.skipped:
+        images = _still_large_enough(images, chosen.minimum)
     scenario = build_scenario(
         images.table,
         increments=chosen.increments,
@@ -94,6 +108,14 @@ def images_and_scenario(settings: Settings, progress: Progress | None = None) ->
         split_seed=chosen.split_seed,
     )
     return images, scenario
+
+
+def _still_large_enough(images: Images, minimum: int) -> Images:
+    """Without the classes that are too small now that unreadable images are left out."""
+    table = images.table
+    names = [name for name, count in zip(table.classes, table.counts(), strict=True) if count >= minimum]
+    wanted = torch.from_numpy(np.isin(table.labels, [table.classes.index(name) for name in names]))
+    return replace(images, table=table.keep_classes(names), rows=images.rows[wanted])
 
 
 def build_learning(settings: Settings) -> tuple[Method, list[str]]:

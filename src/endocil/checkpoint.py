@@ -121,7 +121,12 @@ def restore(
     """Grow a fresh method to where the checkpoint stands, step by step as the run did, and overwrite its values."""
     for task in tasks[: checkpoint.position.grown]:
         grow(method, task, device)
-    method.load_state_dict(checkpoint.part("method"))
+    try:
+        method.load_state_dict(checkpoint.part("method"))
+    except RuntimeError as error:
+        raise EndocilError(
+            "the checkpoint does not fit the run's settings.toml; was that changed since?"
+        ) from error
     method.statistics = checkpoint.part("statistics")
     if memory is not None:
         memory.load_state(checkpoint.part("memory"))

@@ -39,8 +39,18 @@ class Display:
             self.bar.stop()
 
     def __call__(self, record: dict[str, Any]) -> None:
-        show = {"plan": self._plan, "task": self._task, "epoch": self._epoch, "selection": self._selection}
+        show = {
+            "remarks": self._remarks,
+            "plan": self._plan,
+            "task": self._task,
+            "epoch": self._epoch,
+            "selection": self._selection,
+        }
         show[record["event"]](record)
+
+    def _remarks(self, record: dict[str, Any]) -> None:
+        for remark in record["remarks"]:
+            self._say(f"note: {remark}")
 
     def _plan(self, record: dict[str, Any]) -> None:
         self.total, self.done = record["images"], record["done"]

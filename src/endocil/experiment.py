@@ -10,12 +10,13 @@ Everything a run leaves behind is in its folder; a run that was stopped goes on 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from endocil.assembly import Parts, Progress, assemble
 from endocil.checkpoint import Checkpoint, Position, load_checkpoint, restore
+from endocil.errors import EndocilError
 from endocil.evaluation import predict
 from endocil.files import write_csv, write_json
 from endocil.images.batch import ImageSet
@@ -24,9 +25,12 @@ from endocil.learner import Learner
 from endocil.metrics import summarise
 from endocil.predictions import read_run_predictions, write_predictions
 from endocil.preflight import planned_images, preflight
-from endocil.run_folder import RunFolder
+from endocil.run_folder import RunFolder, new_folder
 from endocil.scenario import TEST, TRAIN, Task
 from endocil.settings import Settings, load_settings
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 @dataclass(frozen=True)
@@ -39,18 +43,26 @@ class Result:
 
 def run(
     settings: str | Path | Mapping[str, Any] | Settings,
-    folder: str | Path,
+    folder: str | Path | None = None,
     *,
     show: Show = lambda record: None,
     progress: Progress | None = None,
 ) -> Result:
-    """Start a run in a new folder. `settings`: a preset's name, a TOML file, a dictionary or Settings."""
-    here = RunFolder(Path(folder))
+    """Start a run in a new folder (runs/METHOD-seedN if none is given).
+
+    `settings`: a preset's name, a TOML file, a dictionary or Settings.
+    """
+    chosen = load_settings(settings)
+    here = RunFolder(Path(folder) if folder else new_folder(chosen))
     here.refuse_used()
-    parts = assemble(load_settings(settings), progress)
-    preflight(parts).refuse_problems()
+    parts = assemble(chosen, progress)
+    fabric = _fabric(parts.settings)
+    found = preflight(parts)
+    found.refuse_problems()
     here.create(parts)
-    return _go(parts, here, None, show)
+    with here.locked():
+        show({"event": "remarks", "remarks": found.remarks})
+        return _go(parts, here, fabric, None, show)
 
 
 def resume(
@@ -60,19 +72,28 @@ def resume(
     here = RunFolder(Path(folder))
     settings = here.settings()
     if here.finished():
+        if not here.page.exists():  # stopped between the last number and the page
+            here.write_page()
         return Result(here.path, here.metrics())
-    here.clear_half_written()
-    parts = assemble(settings, progress)
-    here.refuse_other_images(parts)
-    return _go(parts, here, load_checkpoint(here.path), show)
+    with here.locked():
+        here.clear_half_written()
+        parts = assemble(settings, progress)
+        here.refuse_other_images(parts)
+        return _go(parts, here, _fabric(parts.settings), load_checkpoint(here.path), show)
 
 
-def _go(parts: Parts, here: RunFolder, checkpoint: Checkpoint | None, show: Show) -> Result:
+def _fabric(settings: Settings) -> "Fabric":
+    """The device that learns."""
     from lightning_fabric import Fabric
 
-    settings, tasks = parts.settings, parts.scenario.tasks
-    torch.set_num_threads(settings.run.threads or torch.get_num_threads())
-    fabric = Fabric(accelerator=settings.run.accelerator, devices=1)
+    try:
+        return Fabric(accelerator=settings.run.accelerator, devices=1)
+    except (ValueError, RuntimeError) as error:
+        raise EndocilError(f"run.accelerator '{settings.run.accelerator}' cannot be used: {error}") from error
+
+
+def _go(parts: Parts, here: RunFolder, fabric: "Fabric", checkpoint: Checkpoint | None, show: Show) -> Result:
+    """From the checkpoint, or from the beginning, to the end."""
     journal = Journal(here.events, show)
     past = journal.cut_back(checkpoint.events if checkpoint else 0)
     show(
@@ -82,10 +103,28 @@ def _go(parts: Parts, here: RunFolder, checkpoint: Checkpoint | None, show: Show
             "done": sum(event.get("images", 0) for event in past),
         }
     )
-    parts.method.to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    learner = _learner(parts, here, fabric, journal)
+    tasks = parts.scenario.tasks
     if checkpoint:
-        restore(checkpoint, parts.method, parts.memory, tasks, fabric.device)
-    learner = Learner(
+        restore(checkpoint, parts.method, parts.memory, tasks, learner.fabric.device)
+    start = checkpoint.position if checkpoint else Position()
+    for task in tasks[start.task :]:
+        new = ImageSet.of(parts.images, parts.scenario.rows(TRAIN, task.new))
+        halfway = task.index == start.task and start != Position(task.index)
+        learner.learn(task, new, checkpoint if halfway else None)
+        _write_task(parts, here, task)
+        learner.save(Position(task.index + 1))
+    metrics = summarise(read_run_predictions([here.predictions(task.index) for task in tasks]))
+    write_json(here.path / "metrics.json", metrics)
+    here.write_page()
+    return Result(here.path, metrics)
+
+
+def _learner(parts: Parts, here: RunFolder, fabric: "Fabric", journal: Journal) -> Learner:
+    chosen = parts.settings.run
+    torch.set_num_threads(chosen.threads or torch.get_num_threads())
+    parts.method.to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return Learner(
         parts.method,
         parts.memory,
         parts.images,
@@ -93,21 +132,10 @@ def _go(parts: Parts, here: RunFolder, checkpoint: Checkpoint | None, show: Show
         fabric=fabric,
         journal=journal,
         augmentation=parts.augmentation,
-        seed=settings.seed,
-        evaluation_batch=settings.run.evaluation_batch,
-        checkpoint_seconds=settings.run.checkpoint_seconds,
+        seed=parts.settings.seed,
+        evaluation_batch=chosen.evaluation_batch,
+        checkpoint_seconds=chosen.checkpoint_seconds,
     )
-    start = checkpoint.position.task if checkpoint else 0
-    for task in tasks[start:]:
-        unfinished = checkpoint if checkpoint and checkpoint.position != Position(task.index) else None
-        rows = parts.scenario.rows(TRAIN, task.new)
-        learner.learn(task, ImageSet.of(parts.images, rows), unfinished if task.index == start else None)
-        _write_task(parts, here, task)
-        learner.save(Position(task.index + 1))
-    metrics = summarise(read_run_predictions([here.predictions(task.index) for task in tasks]))
-    write_json(here.path / "metrics.json", metrics)
-    here.write_page()
-    return Result(here.path, metrics)
 
 
 def _write_task(parts: Parts, here: RunFolder, task: Task) -> None:

@@ -79,6 +79,10 @@ class CalibratedGradient(GradientRule):
             )
         parts = {"classification": [], DISTILLATION: []}  # type: dict[str, list[Tensor]]
         for name, loss in outcome.losses.items():
+            if not loss.ndim:
+                raise ValueError(
+                    f"calibrated gradients take losses of images; '{name}' is a penalty on parameters"
+                )
             parts[name if name == DISTILLATION else "classification"].append(loss.sum() / n)
         return {
             part: linear_gradient(_gradient(losses, outcome.logits), outcome.features)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from endocil.errors import EndocilError
 from endocil.files import write_atomically
 
 Show = Callable[[dict[str, Any]], None]
@@ -25,7 +26,13 @@ class Journal:
 
     def write(self, event: str, **fields: Any) -> None:
         record = {"event": event, **fields}
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise EndocilError(
+                f"cannot write {self.path}: {error.strerror or error}; mend that (free some space), "
+                f"then go on with 'endocil resume {self.path.parent}'"
+            ) from error
         self.lines += 1
         self.show(record)

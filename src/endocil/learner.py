@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from endocil.checkpoint import Checkpoint, Position, grow, save_checkpoint
+from endocil.errors import EndocilError
 from endocil.evaluation import CLASS_MEANS, class_means, view
 from endocil.images.augment import Augmentation
 from endocil.images.batch import ImageSet
@@ -127,6 +128,10 @@ class Learner:
             return
         images = new + self._exemplars()
         seen = view(self.method, images, self.evaluation_batch)
+        if not bool(seen.features.isfinite().all()):
+            raise EndocilError(
+                f"the network's features are not finite after task {task.index}; lower train.learning_rate"
+            )
         # images of a known class compete with its old exemplars
         candidates = torch.nonzero(torch.isin(images.labels, torch.tensor(new.classes()))).flatten()
         chosen = self.memory.add(

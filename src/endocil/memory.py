@@ -58,7 +58,12 @@ def build_selector(name: str, options: Mapping[str, Any]) -> Selector:
     """A selector by name with its options; one's own is a function of (candidates, n) as 'package.module:function'."""
     selector = resolve("memory.select", name, SELECTORS)
     check_options("memory", selector, options)
-    return partial(selector, **options)
+    chosen = partial(selector, **options)
+    try:  # options that cannot work are found now, not after the first task
+        chosen(Candidates(torch.eye(3), torch.eye(3), generator(0)), 2)
+    except ValueError as error:
+        raise EndocilError(f"memory.select '{name}' with {dict(options)}: {error}") from error
+    return chosen
 
 
 def unit(features: Tensor) -> Tensor:

@@ -99,17 +99,23 @@ def _problems(parts: Parts) -> list[str]:
             "the first task has one class, and one class alone cannot be learned; "
             "give it at least two by scenario.increments or fewer scenario.tasks"
         )
-    milestones = [m for m in parts.settings.train.milestones if m >= parts.settings.train.epochs]
-    if milestones and parts.settings.train.milestones[0] >= parts.settings.train.epochs:
+    train = parts.settings.train
+    for task in parts.scenario.tasks:
+        if int(parts.scenario.counts(TRAIN)[task.new].sum()) < 2:
+            found.append(
+                f"task {task.index} has a single training image, and batch norm needs two; raise scenario.minimum"
+            )
+    if train.milestones and min(train.milestones) >= train.epochs:
         found.append(
-            f"train.milestones {list(parts.settings.train.milestones)} all lie at or beyond the "
-            f"{parts.settings.train.epochs} epochs: the learning rate would never fall; set train.milestones"
+            f"train.milestones {list(train.milestones)} all lie at or beyond the "
+            f"{train.epochs} epochs: the learning rate would never fall; set train.milestones"
         )
     return found
 
 
 def estimate(parts: Parts, seconds: float = 2.0) -> tuple[str, ...]:
     """Time and memory, measured on a few real steps of a copy of the method in its second task."""
+    torch.set_num_threads(parts.settings.run.threads or torch.get_num_threads())
     phase = _trial_phase(parts)
     batches = training_batches(
         phase.images, phase.schedule.batch_size, parts.augmentation, 0, ("estimate",), parts.method.device
@@ -167,7 +173,9 @@ def planned_images(parts: Parts) -> int:
 
 
 def _peak_megabytes() -> float:
-    import resource  # not on every system
-
+    try:
+        import resource
+    except ImportError:  # not on every system
+        return 0.0
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak / 1e3

@@ -3,7 +3,9 @@
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
+
+from pydantic import PydanticSchemaGenerationError, TypeAdapter, ValidationError
 
 from endocil.errors import EndocilError
 
@@ -52,9 +54,37 @@ def options_of(function: Callable[..., Any]) -> dict[str, Any]:
 def check_options(
     kind: str, function: Callable[..., Any], given: Mapping[str, Any], *, reserved: tuple[str, ...] = ()
 ) -> None:
-    """Refuse an option that the thing does not take, naming those it does."""
-    known = sorted(set(options_of(function)) - set(reserved))
+    """Refuse an option that the thing does not take, a value of the wrong kind, and a missing one."""
+    taken = {key: value for key, value in options_of(function).items() if key not in reserved}
     for key in given:
-        if key not in known:
-            takes = ", ".join(known) if known else "none"
+        if key not in taken:
+            takes = ", ".join(sorted(taken)) if taken else "none"
             raise EndocilError(f"unknown {kind} key '{key}'; known: {takes}")
+        _check_value(f"{kind}.{key}", function, key, given[key])
+    for key, default in taken.items():
+        if default is inspect.Parameter.empty and key not in given:
+            raise EndocilError(f"{kind}.{key} is not set; set it in the file, or by --set {kind}.{key}=VALUE")
+
+
+def _check_value(setting: str, function: Callable[..., Any], key: str, value: Any) -> None:
+    hint = _hints(function).get(key, Any)
+    try:
+        TypeAdapter(hint).validate_python(value)
+    except ValidationError as error:
+        message = error.errors()[0]["msg"]
+        raise EndocilError(f"{setting}: {message[0].lower()}{message[1:]}, got {value!r}") from None
+    except PydanticSchemaGenerationError:  # an annotation that says nothing about plain values
+        return
+
+
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
+    """Annotations of the options, those of base classes included."""
+    steps = reversed(inspect.getmro(function)) if inspect.isclass(function) else ()
+    calls = [step.__dict__["__init__"] for step in steps if "__init__" in step.__dict__] or [function]
+    found: dict[str, Any] = {}
+    for call in calls:
+        try:
+            found |= get_type_hints(call)
+        except (NameError, TypeError):  # names that only a type checker knows
+            continue
+    return found

@@ -1,9 +1,13 @@
 """The folder of a run: where each file lies, and what may be done with a folder that is there already."""
 
 import importlib.metadata
+import itertools
 import json
 import platform
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,13 +27,46 @@ if TYPE_CHECKING:
 SPLIT_HEADER = ("image", "class", "task", "part", "group", "source")
 
 
+def new_folder(settings: Settings, name: str = "") -> Path:
+    """runs/NAME-METHOD-seedN, or the first of ...-2, ...-3 that is not there yet."""
+    method = settings.method.name.rpartition(":")[2]  # 'my.module:Thing' becomes 'Thing'
+    return numbered(Path("runs", "-".join([*filter(None, [name]), method, f"seed{settings.seed}"])))
+
+
+def numbered(path: Path) -> Path:
+    """The path, or the first of path-2, path-3 ... that is not there yet."""
+    others = (path.with_name(f"{path.name}-{i}") for i in itertools.count(2))
+    return next(one for one in itertools.chain([path], others) if not one.exists())
+
+
 @dataclass(frozen=True)
 class RunFolder:
     path: Path
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One process at a time works on a run, where the system can lock files."""
+        if sys.platform == "win32":
+            yield
+            return
+        import fcntl
+
+        with (self.path / ".lock").open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise EndocilError(
+                    f"another process is working on the run {self.path}; let it finish"
+                ) from error
+            yield
+
     @property
     def events(self) -> Path:
         return self.path / "events.jsonl"
+
+    @property
+    def page(self) -> Path:
+        return self.path / "report.html"
 
     def predictions(self, task: int) -> Path:
         return self.path / "predictions" / f"task-{task}.csv"
@@ -103,7 +140,7 @@ class RunFolder:
 
         gallery = self.gallery() if self.settings().run.gallery else None
         title = f"endocil run {self.path.name}"
-        write_page([read_run(self.path)], self.path / "report.html", title=title, gallery=gallery)
+        write_page([read_run(self.path)], self.page, title=title, gallery=gallery)
 
     def gallery(self, per_class: int = 5) -> dict[str, list[tuple[str, np.ndarray]]]:
         """The first choices of each class at the end of the run: (image, pixels)."""

@@ -130,7 +130,7 @@ def _read(source: str | Path) -> dict[str, Any]:
     if str(source) in presets():
         text = resources.files("endocil.presets").joinpath(f"{source}.toml").read_text("utf-8")
     elif Path(source).is_file():
-        text = Path(source).read_text("utf-8")
+        text = Path(source).read_text("utf-8", "replace")  # what is not UTF-8 is not TOML either
     else:
         known = ", ".join(presets())
         raise EndocilError(
@@ -151,7 +151,20 @@ def _overridden(values: dict[str, Any], override: str) -> dict[str, Any]:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
-    return _set(values, key.strip().split("."), value)
+    path = key.strip().split(".")
+    return _set(_without_rival(values, path), path, value)
+
+
+RIVALS = (("memory", "per_class", "total"), ("scenario", "tasks", "increments"))
+
+
+def _without_rival(values: dict[str, Any], path: list[str]) -> dict[str, Any]:
+    """Of two settings that exclude each other, the one given last counts."""
+    for section, one, other in RIVALS:
+        for rival in (one,) if path == [section, other] else (other,) if path == [section, one] else ():
+            inner = {key: value for key, value in values.get(section, {}).items() if key != rival}
+            values = {**values, section: inner}
+    return values
 
 
 def _set(values: dict[str, Any], path: list[str], value: Any) -> dict[str, Any]:

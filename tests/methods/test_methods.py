@@ -150,7 +150,8 @@ def test_unknown_options_and_values_are_refused_with_the_known() -> None:
     with pytest.raises(EndocilError, match="unknown method key 'temprature'; known: beta, distil, gamma_max"):
         new_method("endocil", temprature=2.0)
     with pytest.raises(
-        EndocilError, match=r"method.loss is 'focal'; known: cross_entropy, prior_regularized"
+        EndocilError,
+        match=r"method\.loss: input should be 'cross_entropy' or 'prior_regularized', got 'focal'",
     ):
         new_method("endocil", loss="focal")
     with pytest.raises(

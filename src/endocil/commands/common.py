@@ -52,14 +52,3 @@ def resumable(folder: Path) -> Iterator[None]:
                 130,
             )
         fail("stopped before the run began; nothing was written", 130)
-
-
-def plain(name: str) -> str:
-    """A method's name fit for a folder: 'my.module:Thing' becomes 'Thing'."""
-    return name.rpartition(":")[2]
-
-
-def new_folder(name: str) -> Path:
-    """runs/NAME, or the first runs/NAME-2, runs/NAME-3 ... that is not there yet."""
-    names = [name, *(f"{name}-{i}" for i in range(2, 10_000))]
-    return next(Path("runs", candidate) for candidate in names if not Path("runs", candidate).exists())

@@ -12,7 +12,7 @@ from endocil.errors import EndocilError
 def synth(
     folder: Annotated[Path, typer.Argument(help="Where to write the images; must be new or empty.")],
     images: Annotated[int, typer.Option(help="How many images.")] = 2000,
-    size: Annotated[int, typer.Option(help="Width and height in pixels.")] = 128,
+    size: Annotated[int, typer.Option(help="Width and height in pixels.", min=16)] = 128,
     seed: Annotated[int, typer.Option(help="Another seed, other images.")] = 0,
     imbalance: Annotated[float, typer.Option(help="Largest class over smallest.")] = 10.0,
 ) -> None:
@@ -42,12 +42,14 @@ def subset(
 
     report = rebuild(listing, root, output, progress=plain_progress(console(), "images"))
     say(str(report))
+    if report.missing or report.differ:
+        raise EndocilError(f"the subset in {output} is not complete: numbers on it cannot be compared")
 
 
 def sheet(
     file: Annotated[Path, typer.Argument(help="The picture to write, .jpg or .png.")],
-    size: Annotated[int, typer.Option(help="Width and height of an image in pixels.")] = 80,
-    per_class: Annotated[int, typer.Option(help="Images of each class.")] = 9,
+    size: Annotated[int, typer.Option(help="Width and height of an image in pixels.", min=16)] = 80,
+    per_class: Annotated[int, typer.Option(help="Images of each class.", min=1)] = 9,
     seed: Annotated[int, typer.Option(help="Another seed, other images.")] = 0,
 ) -> None:
     """Draw a contact sheet of synthetic endoscopy: a row for each class, from all devices."""

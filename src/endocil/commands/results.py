@@ -1,5 +1,6 @@
 """endocil methods and score."""
 
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -22,8 +23,20 @@ def methods() -> None:
     console().print(table)
 
 
+def _in_order(files: list[Path]) -> list[Path]:
+    """task-0, task-1, ... by number (a shell puts 10 before 2), others as given; a run's folder means its files."""
+    found = [
+        file for one in files for file in ([*one.glob("predictions/task-*.csv")] if one.is_dir() else [one])
+    ]
+    if not all(re.fullmatch(r"task-\d+", file.stem) for file in found):
+        return found
+    return sorted(found, key=lambda file: int(file.stem.removeprefix("task-")))
+
+
 def score(
-    files: Annotated[list[Path], typer.Argument(help="Predictions CSV files, one per task, in order.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="A run's folder, or predictions CSV files, one per task, in order.")
+    ],
     as_json: Annotated[bool, typer.Option("--json", help="Print all metrics as JSON.")] = False,
 ) -> None:
     """Compute the metrics of predictions, of this or any other toolbox."""
@@ -32,7 +45,7 @@ def score(
     from endocil.metrics import METRICS, TABLE_METRICS, summarise
     from endocil.predictions import read_run_predictions
 
-    summary = summarise(read_run_predictions(files))
+    summary = summarise(read_run_predictions(_in_order(files)))
     if as_json:
         print(json.dumps(summary, indent=2))
         return

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from endocil.commands.common import Output, Overrides, Run, Source, console, new_folder, plain, resumable, say
+from endocil.commands.common import Output, Overrides, Run, Source, console, resumable, say
 from endocil.commands.ledger import add
+from endocil.errors import EndocilError
 
 if TYPE_CHECKING:
     from endocil.settings import Settings
@@ -23,12 +24,13 @@ def run(
     ] = None,
 ) -> None:
     """Learn a sequence of tasks and write results into a run folder."""
+    from endocil.run_folder import new_folder
     from endocil.settings import load_settings
 
     settings = load_settings(source, changes or ())
     if into is not None and _in_ledger(settings, into):
         return
-    folder = output or new_folder(f"{Path(source).stem}-{plain(settings.method.name)}-seed{settings.seed}")
+    folder = output or new_folder(settings, Path(source).stem)
     with resumable(folder):
         _run(settings, folder)
     _print_results([folder])
@@ -45,9 +47,29 @@ def _in_ledger(settings: "Settings", into: Path) -> bool:
         return complete(load_settings(values)).model_dump(mode="json", exclude_none=True)
 
     found = find_in_ledger(completed(settings), into, complete=completed)
-    if found is not None:
-        say(f"already in the ledger: {found}")
-    return found is not None
+    if found is None:
+        return False
+    _refuse_other_images(found, complete(settings))
+    say(f"already in the ledger: {found}")
+    return True
+
+
+def _refuse_other_images(entry: Path, settings: "Settings") -> None:
+    """A folder of the same name somewhere else may hold other images: their numbers must not be mixed."""
+    import json
+
+    from endocil.assembly import kept_table
+
+    table = kept_table(settings)
+    here = dict(zip(table.classes, table.counts().tolist(), strict=True))
+    there = {
+        name: sum(parts.values()) for name, parts in json.loads(entry.read_text("utf-8"))["images"].items()
+    }
+    if here != there:
+        raise EndocilError(
+            f"{entry} has these settings, but on other images ({sum(there.values())}, here {sum(here.values())}); "
+            f"rename the data folder or choose another ledger"
+        )
 
 
 def _run(settings: "Settings", folder: Path, *, resuming: bool = False) -> None:
@@ -55,7 +77,7 @@ def _run(settings: "Settings", folder: Path, *, resuming: bool = False) -> None:
     from endocil.display import Display, plain_progress
 
     screen = console()
-    name = f"{plain(settings.method.name)} seed {settings.seed}"
+    name = f"{settings.method.name.rpartition(':')[2]} seed {settings.seed}"
     with Display(screen, name) as display:
         progress = plain_progress(screen, "reading images")
         if resuming:
@@ -79,9 +101,8 @@ def resume(folder: Run) -> None:
     settings = here.settings()
     if here.finished():
         say(f"{folder} is finished; nothing to do")
-    else:
-        with resumable(folder):
-            _run(settings, folder, resuming=True)
+    with resumable(folder):
+        _run(settings, folder, resuming=True)
     _print_results([folder])
 
 
@@ -93,10 +114,10 @@ def demo(
 ) -> None:
     """Compare finetune, icarl, endocil and joint on synthetic endoscopy: minutes on two cores."""
     from endocil.report import read_run, write_page
-    from endocil.run_folder import RunFolder
+    from endocil.run_folder import RunFolder, numbered
     from endocil.settings import load_settings
 
-    folder = output or new_folder("demo")
+    folder = output or numbered(Path("runs", "demo"))
     settings = {
         method: load_settings("demo", [*(changes or ()), f"method.name={method}"])
         for method in ("finetune", "icarl", "endocil", "joint")

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import nn
 
+from endocil.errors import EndocilError
 from endocil.methods.endocil import EndoCIL
 from endocil.methods.finetune import Finetune
 from endocil.methods.icarl import ICaRL
@@ -12,7 +13,7 @@ from endocil.methods.joint import JointTrain
 from endocil.methods.method import Method, Schedule, Task
 from endocil.registry import check_options, options_of, resolve
 
-__all__ = ["METHODS", "Method", "build_method", "method_options"]
+__all__ = ["METHODS", "SHARED", "Method", "build_method", "method_class", "method_options"]
 
 METHODS: dict[str, type[Method]] = {
     "endocil": EndoCIL,
@@ -24,9 +25,19 @@ METHODS: dict[str, type[Method]] = {
 SHARED = ("schedule", "seed")  # given by the house, not by [method]
 
 
+def method_class(name: str) -> type[Method]:
+    """The method of this name, or one of the user's own."""
+    found: object = resolve("method.name", name, METHODS)
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise EndocilError(
+            f"method.name '{name}' is not a method: expected a subclass of endocil.Method, got {found!r}"
+        )
+    return found
+
+
 def method_options(name: str) -> dict[str, Any]:
     """The options of a method with their defaults: the keys that [method] takes beside the name."""
-    options = options_of(resolve("method.name", name, METHODS))
+    options = options_of(method_class(name))
     return {key: value for key, value in options.items() if key not in SHARED}
 
 
@@ -38,6 +49,6 @@ def build_method(
     schedule: Callable[[Task], Schedule],
     seed: int,
 ) -> Method:
-    maker = resolve("method.name", name, METHODS)
+    maker = method_class(name)
     check_options("method", maker, options, reserved=SHARED)
     return maker(backbone, schedule=schedule, seed=seed, **options)

@@ -46,6 +46,10 @@ class EndoCIL(ICaRL):
         _one_of("loss", loss, get_args(Loss))
         _one_of("gradients", gradients, get_args(Gradients))
         _one_of("reduction", reduction, get_args(Reduction))
+        if not 0.0 <= beta < 1.0:
+            raise EndocilError(
+                f"method.beta is {beta}; expected a number from 0 to below 1 (the paper's is 0.96)"
+            )
         self.beta, self.loss, self.gradients = beta, loss, gradients
         self.reduction, self.gamma_max = reduction, gamma_max
 

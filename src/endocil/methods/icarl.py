@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional
 
+from endocil.errors import EndocilError
 from endocil.gradients import GradientRule
 from endocil.losses import distillation
 from endocil.methods import moves
@@ -30,11 +31,15 @@ class ICaRL(Method):
         self,
         backbone: nn.Module,
         *,
-        temperature: float = 2.0,  # PyCIL
+        temperature: float = 2.0,  # EndoCIL, Experimental Setting; PyCIL
         distil: float = 1.0,  # weight of the distillation: PyCIL; lambda in EndoCIL
         **shared: Any,
     ) -> None:
         super().__init__(backbone, **shared)
+        if temperature <= 0.0:
+            raise EndocilError(
+                f"method.temperature is {temperature}; expected a number above 0 (the default is 2)"
+            )
         self.temperature = temperature
         self.distil = distil
         self.teacher: nn.Module | None = None

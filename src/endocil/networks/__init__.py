@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from endocil.errors import EndocilError
@@ -28,15 +29,19 @@ def build_backbone(
 ) -> tuple[nn.Module, list[str]]:
     """A backbone with its first values, and what did not fit of the weights file.
 
-    A backbone of one's own is a module class with `n_features`; with `stages` its parts can be frozen.
+    A backbone of one's own is a module class with `n_features`; with `stages` its parts can be frozen. It keeps the
+    values that its constructor gives it.
     """
     maker = resolve("network.backbone", name, BACKBONES)
     check_options("network", maker, options or {})
-    try:
-        backbone = maker(**(options or {}))
-    except ValueError as error:
-        raise EndocilError(str(error)) from error
-    initialise(backbone, generator(seed, "backbone"))
+    with torch.random.fork_rng(devices=[]):  # a backbone of one's own draws its first values from here
+        torch.manual_seed(generator(seed, "own backbone").initial_seed())
+        try:
+            backbone = maker(**(options or {}))
+        except ValueError as error:
+            raise EndocilError(str(error)) from error
+    if isinstance(backbone, ResNet):
+        initialise(backbone, generator(seed, "backbone"))
     notes = load_weights(backbone, Path(weights).expanduser()) if weights else []
     _freeze(backbone, freeze)
     return backbone, notes

@@ -15,11 +15,14 @@ def load_weights(backbone: nn.Module, path: Path) -> list[str]:
     found = _read(path)
     own = backbone.state_dict()
     fitting = {name: value for name, value in found.items() if name in own and value.shape == own[name].shape}
-    if not fitting:
+    if not any(value.ndim for value in fitting.values()):  # counters fit every network
         raise EndocilError(
             f"network.weights {path} holds none of the backbone's {len(own)} tensors "
             f"(first expected: {next(iter(own))}, first found: {next(iter(found), 'nothing')})"
         )
+    broken = [name for name, value in fitting.items() if not bool(value.isfinite().all())]
+    if broken:
+        raise EndocilError(f"network.weights {path} holds numbers that are not finite, first in {broken[0]}")
     backbone.load_state_dict({**own, **fitting})
     return [*_missing(own, found), *_unused(own, found)]
 
