@@ -202,6 +202,7 @@ def test_an_unreadable_image_is_refused_with_its_name_and_left_out_on_request(
 def test_a_missing_root_is_named(tmp_path: Path) -> None:
     file = write_settings(tmp_path / "own.toml", {**TINY, "data": {"name": "folder"}})
     refused(endocil("run", file, "-o", tmp_path / "run"), "data.root is not set", "--set data.root=VALUE")
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_empty_class_is_refused_by_name(folder: Path, tmp_path: Path) -> None:

@@ -44,6 +44,25 @@ def write_atomically(path: Path, data: bytes | str) -> None:
         flush(file)
 
 
+@contextmanager
+def filling_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder that takes the place of `path` (new or empty) when the block ends well, or is removed."""
+    temporary = temporary_beside(path)
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        if path.exists():
+            path.rmdir()  # not every system renames over an existing folder
+        temporary.rename(path)
+    except OSError as error:
+        reason = error.strerror or error
+        raise EndocilError(
+            f"cannot write {path}: {reason}; nothing was left there, choose another folder"
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Indented JSON; NaN and infinity are refused, because other readers do not know them."""
     write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")

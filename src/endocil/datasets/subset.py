@@ -9,10 +9,8 @@ itself, and rounding. So each rebuilt image is compared with the recorded mean c
 """
 
 import os
-import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +18,7 @@ import numpy as np
 from PIL import Image
 
 from endocil.errors import EndocilError
-from endocil.files import read_csv, temporary_beside, write_csv
+from endocil.files import filling_folder, read_csv, write_csv
 
 SIZE = 128
 QUALITY = 90  # the quantisation tables of the subset's files
@@ -73,7 +71,7 @@ def rebuild(
     source = _find_source(official_root, {entry.path.split("/")[0] for entry in entries})
     if out_folder.exists() and (not out_folder.is_dir() or any(out_folder.iterdir())):
         raise EndocilError(f"{out_folder} exists and is not empty; choose a new folder")
-    with _new_folder(out_folder) as temporary:
+    with filling_folder(out_folder) as temporary:
         results = _convert_all(entries, source, temporary / "labeled-images", progress)
         pairs = list(zip(entries, results, strict=True))
         written = [(entry.path, entry.group) for entry, result in pairs if not isinstance(result, str)]
@@ -166,21 +164,3 @@ def _convert_file(entry: Entry, source: Path, target: Path) -> float | str:
     image.save(target / entry.path, "JPEG", quality=QUALITY, subsampling="4:2:0")
     recorded = np.frombuffer(entry.thumbnail, np.uint8).astype(np.float64)
     return float(np.abs(quarter_means(image) - recorded).max())
-
-
-@contextmanager
-def _new_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder that takes the place of `path` when the block ends well, or else is removed."""
-    temporary = temporary_beside(path)
-    try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        if path.exists():
-            path.rmdir()  # empty, or it would have been refused
-        temporary.rename(path)
-    except OSError as error:
-        raise EndocilError(
-            f"cannot write {path}: {error.strerror or error}; choose another folder"
-        ) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

@@ -6,7 +6,6 @@ parts as it does with video frames, and a split by group does not.
 """
 
 import hashlib
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from endocil.datasets.synthetic.picture import (
     render,
 )
 from endocil.errors import EndocilError
-from endocil.files import temporary_beside
+from endocil.files import filling_folder
 from endocil.images.table import ImageTable, UnreadableImageError
 
 BY_FREQUENCY = (
@@ -113,18 +112,8 @@ def write_folder(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise EndocilError(f"{folder} is not empty; expected a new or an empty folder, choose another one")
     table = load(seed=seed, images=images, imbalance=imbalance)
-    unfinished = temporary_beside(folder.absolute())
-    try:
+    with filling_folder(folder.absolute()) as unfinished:
         _write_images(table, unfinished, size, progress)
-        if folder.exists():
-            folder.rmdir()  # empty; not every system renames over an existing folder
-        unfinished.replace(folder)
-    except OSError as error:
-        raise EndocilError(
-            f"cannot write {folder}: {error.strerror or error}; nothing was left there"
-        ) from error
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _write_images(
