@@ -13,7 +13,7 @@ SOURCE = Path(endocil.__file__).parent
 
 # The page of docs/architecture.md, top to bottom; a file imports only from blocks above it or from its own.
 BLOCKS = [
-    ["errors", "randomness", "files", "registry"],
+    ["errors", "randomness", "files", "registry", "usage"],
     ["settings", "presets"],
     ["_mmd", "selection", "losses", "gradients"],
     ["images", "datasets", "scenario"],

@@ -40,7 +40,7 @@ def events(life: Life) -> list[dict]:
     lines = (life.folder / "events.jsonl").read_text("utf-8").splitlines()
     untimed = [json.loads(line) for line in lines]
     for record in untimed:
-        for key in ("seconds", "images_per_second"):
+        for key in ("seconds", "images_per_second", "peak_megabytes"):
             record.pop(key, None)
     return untimed
 

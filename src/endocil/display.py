@@ -45,6 +45,7 @@ class Display:
             "task": self._task,
             "epoch": self._epoch,
             "selection": self._selection,
+            "learned": self._learned,
         }
         show[record["event"]](record)
 
@@ -86,6 +87,12 @@ class Display:
         if record["mmd2"] is not None:
             measured = f", squared MMD {record['mmd2']:.4f} (bound {record['bound']:.3f})"
         self._say(f"  kept {record['kept']} of {record['of']} {record['class']}{measured}")
+
+    def _learned(self, record: dict[str, Any]) -> None:
+        self._say(
+            f"  learned: {record['parameters']:,} parameters predict; "
+            f"at most {record['peak_megabytes']:,.0f} MB of memory so far"
+        )
 
     def _say(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)

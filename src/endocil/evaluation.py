@@ -20,24 +20,30 @@ class View:
 
     features: Tensor  # (n, d)
     scores: Tensor  # (n, n_seen) logits of the reported head
+    choosing: Tensor  # (n, d') what exemplars are chosen by: the features themselves, in most methods
 
 
 @torch.no_grad()
-def view(method: Method, images: ImageSet, batch_size: int) -> View:
-    """One pass over the images, without augmentation, the method in eval mode."""
+def view(method: Method, images: ImageSet, batch_size: int, *, to_choose: bool = False) -> View:
+    """One pass over the images, without augmentation, the method in eval mode.
+
+    `to_choose`: exemplars will be chosen by it.
+    """
     method.eval()
-    pairs = list(_views(method, images, batch_size))
-    if not pairs:
-        n_classes = method.classifier.out_features
-        return View(torch.empty(0, method.classifier.in_features), torch.empty(0, n_classes))
-    features, scores = zip(*pairs, strict=True)
-    return View(torch.cat(features), torch.cat(scores))
+    parts = list(_views(method, images, batch_size, to_choose))
+    features, scores, choosing = (torch.cat(part) for part in zip(*parts, strict=True))
+    return View(features, scores, choosing)
 
 
-def _views(method: Method, images: ImageSet, batch_size: int) -> Iterator[tuple[Tensor, Tensor]]:
+def _views(
+    method: Method, images: ImageSet, batch_size: int, to_choose: bool
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     for batch in plain_batches(images, batch_size, method.device):
         features = method.embed(batch)
-        yield features.float().cpu(), method.classify(features).float().cpu()
+        seen = features.float().cpu()
+        other = method.choosing(batch, features) if to_choose else features
+        chosen_by = seen if other is features else other.float().cpu()
+        yield seen, method.classify(features).float().cpu(), chosen_by
 
 
 def class_means(features: Tensor, labels: Tensor, n_classes: int) -> Tensor:

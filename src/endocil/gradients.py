@@ -61,6 +61,25 @@ class GradientRule(nn.Module):
         """After backward, before the optimiser's step: overwrite the classifier's gradient."""
 
 
+def classifier_gradients(outcome: Outcome, n: int) -> dict[str, Tensor]:
+    """The linear classifier's gradient of the distillation, and of all other losses together: (C, d + 1) each."""
+    if outcome.logits is None or outcome.features is None:
+        raise ValueError(
+            "calibrated gradients need the outcome's logits and features; the objective gave none"
+        )
+    parts = {"classification": [], DISTILLATION: []}  # type: dict[str, list[Tensor]]
+    for name, loss in outcome.losses.items():
+        if not loss.ndim:
+            raise ValueError(
+                f"calibrated gradients take losses of images; '{name}' is a penalty on parameters"
+            )
+        parts[name if name == DISTILLATION else "classification"].append(loss.sum() / n)
+    return {
+        part: linear_gradient(_gradient(losses, outcome.logits), outcome.features)
+        for part, losses in parts.items()
+    }
+
+
 class CalibratedGradient(GradientRule):
     """CFG: the classifier takes the calibrated gradient, everything before it that of the total loss."""
 
@@ -73,21 +92,7 @@ class CalibratedGradient(GradientRule):
         self.gamma_max = gamma_max
 
     def collect(self, outcome: Outcome, n: int) -> dict[str, Tensor]:
-        if outcome.logits is None or outcome.features is None:
-            raise ValueError(
-                "calibrated gradients need the outcome's logits and features; the objective gave none"
-            )
-        parts = {"classification": [], DISTILLATION: []}  # type: dict[str, list[Tensor]]
-        for name, loss in outcome.losses.items():
-            if not loss.ndim:
-                raise ValueError(
-                    f"calibrated gradients take losses of images; '{name}' is a penalty on parameters"
-                )
-            parts[name if name == DISTILLATION else "classification"].append(loss.sum() / n)
-        return {
-            part: linear_gradient(_gradient(losses, outcome.logits), outcome.features)
-            for part, losses in parts.items()
-        }
+        return classifier_gradients(outcome, n)
 
     def apply(self, collected: Mapping[str, Tensor]) -> None:  # type: ignore[override]
         (classifier,) = self._classifier

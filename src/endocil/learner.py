@@ -17,6 +17,7 @@ from endocil.journal import Journal
 from endocil.memory import ExemplarMemory
 from endocil.methods.method import Method, Phase, Task, TaskData
 from endocil.training import Epoch, fit, momentum_of
+from endocil.usage import peak_megabytes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,7 +54,7 @@ class Learner:
         at = unfinished.position if unfinished else Position(task.index)
         if at.grown == task.index:
             grow(self.method, task, self.fabric.device)
-        data = TaskData(new, self._exemplars())
+        data = TaskData(new, self._exemplars(), self.augmentation)
         phases = self.method.phases(task, data)
         if at == Position(task.index):
             self._announce(task, data, phases)
@@ -61,6 +62,13 @@ class Learner:
             self._train(task, index, phases[index], unfinished if index == at.phase and at.epoch else None)
         self.method.consolidate(task, data)
         self._remember(task, new)
+        parameters = {parameter for module in self.method.predictors for parameter in module.parameters()}
+        self.journal.write(
+            "learned",
+            task=task.index,
+            parameters=sum(parameter.numel() for parameter in parameters),
+            peak_megabytes=peak_megabytes(self.fabric.device),
+        )
 
     def save(self, position: Position, phase: Phase | None = None, epoch: Epoch | None = None) -> None:
         save_checkpoint(
@@ -91,7 +99,7 @@ class Learner:
             new=len(data.new),
             exemplars=len(data.exemplars),
             phases=plan,
-            notes=self.method.notes(task),
+            notes=self.method.notes(task, data),
         )
 
     def _train(self, task: Task, index: int, phase: Phase, unfinished: Checkpoint | None) -> None:
@@ -127,7 +135,7 @@ class Learner:
         if self.memory is None:
             return
         images = new + self._exemplars()
-        seen = view(self.method, images, self.evaluation_batch)
+        seen = view(self.method, images, self.evaluation_batch, to_choose=True)
         if not bool(seen.features.isfinite().all()):
             raise EndocilError(
                 f"the network's features are not finite after task {task.index}; lower train.learning_rate"
@@ -135,7 +143,7 @@ class Learner:
         # images of a known class compete with its old exemplars
         candidates = torch.nonzero(torch.isin(images.labels, torch.tensor(new.classes()))).flatten()
         chosen = self.memory.add(
-            images.take(candidates), seen.features[candidates], seen.scores[candidates], task.index
+            images.take(candidates), seen.choosing[candidates], seen.scores[candidates], task.index
         )
         for choice in chosen:
             name = self.images.table.classes[choice.label]

@@ -1,8 +1,8 @@
 """Before hours are spent: what a run will do, what it will cost, and what cannot work, with the way out."""
 
 import copy
-import sys
 import time
+from collections import Counter
 from dataclasses import dataclass
 
 import torch
@@ -10,8 +10,10 @@ import torch
 from endocil.assembly import Parts
 from endocil.errors import EndocilError
 from endocil.images.batch import ImageSet, training_batches
-from endocil.methods.method import Phase, TaskData
+from endocil.methods.method import Method, Phase, TaskData
 from endocil.scenario import TEST, TRAIN, Task
+from endocil.training import only_training
+from endocil.usage import peak_megabytes
 
 
 @dataclass(frozen=True)
@@ -114,68 +116,74 @@ def _problems(parts: Parts) -> list[str]:
 
 
 def estimate(parts: Parts, seconds: float = 2.0) -> tuple[str, ...]:
-    """Time and memory, measured on a few real steps of a copy of the method in its second task."""
+    """Time and memory, measured on a few real steps of a copy of the method in the middle of its tasks."""
     torch.set_num_threads(parts.settings.run.threads or torch.get_num_threads())
-    phase = _trial_phase(parts)
-    batches = training_batches(
-        phase.images, phase.schedule.batch_size, parts.augmentation, 0, ("estimate",), parts.method.device
-    )
-    speed = _images_per_second(phase, [batch for _, batch in zip(range(4), batches, strict=False)], seconds)
-    trained = planned_images(parts)
-    minutes = trained / speed / 60
+    method, trained = _trial(parts)
+    speeds = {phase.name: _speed(parts, method, phase, seconds) for phase in trained}
+    passes = _planned(parts)
+    # a phase that the middle task does not have (the first task's) goes at the speed of its first phase
+    default = next(iter(speeds.values()))
+    minutes = sum(images / speeds.get(name, default) for name, images in passes.items()) / 60
+    total = sum(passes.values())
     parameters = sum(p.numel() for p in parts.method.backbone.parameters())
     return (
-        f"about {minutes:,.1f} minutes of training at {speed:,.0f} images/s "
-        f"({trained:,} image passes, {parts.settings.run.threads} threads)",
-        f"about {_peak_megabytes():,.0f} MB of memory; backbone of {parameters:,} parameters",
+        f"about {minutes:,.1f} minutes of training at {total / minutes / 60:,.0f} images/s "
+        f"({total:,} image passes, {parts.settings.run.threads} threads)",
+        f"about {peak_megabytes(parts.method.device):,.0f} MB of memory; backbone of {parameters:,} parameters",
     )
 
 
-def _trial_phase(parts: Parts) -> Phase:
-    method, tasks = copy.deepcopy(parts.method), parts.scenario.tasks[:2]
-    for task in tasks:
+def _trial(parts: Parts) -> tuple[Method, tuple[Phase, ...]]:
+    """A copy of the method, grown to the middle of its tasks, and what it would train there."""
+    tasks = parts.scenario.tasks
+    middle = tasks[min(max(1, len(tasks) // 2), len(tasks) - 1)]
+    method = copy.deepcopy(parts.method)
+    for task in tasks[: middle.index + 1]:
         method.grow(task)
     method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    new = ImageSet.of(parts.images, parts.scenario.rows(TRAIN, tasks[-1].new))
-    exemplars = ImageSet.of(parts.images, _stand_ins(parts, tasks[-1]), from_memory=True)
-    phase = method.phases(tasks[-1], TaskData(new, exemplars))[0]
-    method.train()
-    return phase
+    return method, method.phases(middle, _data(parts, middle))
 
 
-def _stand_ins(parts: Parts, task: Task) -> torch.Tensor:
-    """As many images of each old class as the memory will hold."""
+def _data(parts: Parts, task: Task) -> TaskData:
+    """The task's new images and, of each old class, as many images as the memory will hold."""
     quota = parts.memory.quota(task.n_old) if parts.memory is not None and task.n_old else 0
     old = [parts.scenario.rows(TRAIN, slice(label, label + 1))[:quota] for label in range(task.n_old)]
-    return torch.cat([torch.empty(0, dtype=torch.int64), *old])
+    stand_ins = torch.cat([torch.empty(0, dtype=torch.int64), *old])
+    new = ImageSet.of(parts.images, parts.scenario.rows(TRAIN, task.new))
+    return TaskData(new, ImageSet.of(parts.images, stand_ins, from_memory=True), parts.augmentation)
 
 
-def _images_per_second(phase: Phase, batches: list, seconds: float) -> float:  # type: ignore[type-arg]
+def _speed(parts: Parts, method: Method, phase: Phase, seconds: float) -> float:
+    """Images per second of a phase."""
+    cut = training_batches(
+        phase.images, phase.schedule.batch_size, parts.augmentation, 0, ("estimate",), parts.method.device
+    )
+    batches = [batch for _, batch in zip(range(4), cut, strict=False)]
     images, began = 0, time.perf_counter()
-    for turn in range(20):
-        batch = batches[turn % len(batches)]
-        outcome = phase.objective(batch)
-        torch.stack([loss.mean() for loss in outcome.losses.values()]).sum().backward()  # type: ignore[no-untyped-call]
-        if turn == 0:  # the first step warms up
-            images, began = 0, time.perf_counter()
-            continue
-        images += len(batch)
-        if time.perf_counter() - began > seconds:
-            break
+    with only_training(method, phase.train):
+        for turn in range(20):
+            batch = batches[turn % len(batches)]
+            outcome = phase.objective(batch)
+            torch.stack([loss.mean() for loss in outcome.losses.values()]).sum().backward()  # type: ignore[no-untyped-call]
+            if turn == 0:  # the first step warms up
+                images, began = 0, time.perf_counter()
+                continue
+            images += len(batch)
+            if time.perf_counter() - began > seconds:
+                break
     return images / (time.perf_counter() - began)
 
 
 def planned_images(parts: Parts) -> int:
-    """Image passes of the whole run: new images and exemplars of each task, once an epoch."""
-    counts = parts.scenario.counts(TRAIN)
-    each = [int(counts[task.new].sum()) + exemplars_after(parts, task.index) for task in parts.scenario.tasks]
-    return parts.settings.train.epochs * sum(each)
+    """Image passes of the whole run: the images of each phase of each task, once an epoch."""
+    return sum(_planned(parts).values())
 
 
-def _peak_megabytes() -> float:
-    try:
-        import resource
-    except ImportError:  # not on every system
-        return 0.0
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
+def _planned(parts: Parts) -> Counter[str]:
+    """Image passes by the name of the phase, as a copy of the method that only grows plans them."""
+    method, passes = copy.deepcopy(parts.method), Counter[str]()
+    for task in parts.scenario.tasks:
+        method.grow(task)
+        for phase in method.phases(task, _data(parts, task)):
+            passes[phase.name] += phase.schedule.epochs * len(phase.images)
+    return passes

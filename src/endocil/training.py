@@ -48,7 +48,7 @@ def fit(
     whose gradient is logged; `momentum` the optimiser's state of an interrupted phase.
     """
     schedule = phase.schedule
-    with _only_training(method, (*phase.train, phase.gradients)):
+    with only_training(method, (*phase.train, phase.gradients)):
         parameters = [parameter for module in phase.train for parameter in module.parameters()]
         optimizer = torch.optim.SGD(
             parameters, schedule.learning_rate, schedule.momentum, weight_decay=schedule.weight_decay
@@ -59,8 +59,9 @@ def fit(
             for group in optimizer.param_groups:
                 group["lr"] = rate
             log, began = _Log(observe), time.perf_counter()
+            seen = augmentation if phase.augmented else None
             batches = training_batches(
-                phase.images, schedule.batch_size, augmentation, seed, (*key, epoch), fabric.device
+                phase.images, schedule.batch_size, seen, seed, (*key, epoch), fabric.device
             )
             for batch in batches:
                 log.add(_step(phase, batch, optimizer, fabric), batch, phase)
@@ -83,7 +84,7 @@ def _step(phase: Phase, batch: Batch, optimizer: torch.optim.SGD, fabric: "Fabri
     return outcome
 
 
-class _only_training:  # noqa: N801 - a context manager, named like one
+class only_training:  # noqa: N801 - a context manager, named like one
     """These modules learn; everything else of the method is frozen and in eval mode. All is put back at the end."""
 
     def __init__(self, method: nn.Module, modules: Sequence[nn.Module]) -> None:
@@ -98,6 +99,7 @@ class _only_training:  # noqa: N801 - a context manager, named like one
     def __exit__(self, *error: object) -> None:
         for parameter, wanted in self.wanted.items():
             parameter.requires_grad_(wanted)
+            parameter.grad = None  # a branch that has learned would carry its last gradient for ever
         self.method.eval()
 
 

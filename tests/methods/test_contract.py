@@ -11,7 +11,7 @@ from endocil.images.augment import Augmentation
 from endocil.images.batch import training_batches
 from endocil.images.cache import Images
 from endocil.methods.method import Phase
-from endocil.training import _only_training, fit
+from endocil.training import fit, only_training
 
 
 def batch_of(phase: Phase, n: int = 8):
@@ -67,7 +67,7 @@ def test_every_trained_parameter_gets_a_gradient_and_no_other_does(life: Life) -
     task, data = grown(life, 3)
     for phase in life.method.phases(task, data):
         trained = {parameter for module in phase.train for parameter in module.parameters()}
-        with _only_training(life.method, phase.train):
+        with only_training(life.method, phase.train):
             losses = phase.objective(batch_of(phase)).losses.values()
             torch.stack([loss.mean() for loss in losses]).sum().backward()
             for name, parameter in life.method.named_parameters():
@@ -85,7 +85,7 @@ def test_modules_outside_the_phase_keep_their_bits_and_batch_norm_statistics(lif
         list(fit(phase, life.method, **options, observe=life.method.classifier))
         changed = set(differing(before, state_of(life.method)))
         assert not changed & outside
-        assert "classifier.weight" in changed
+        assert changed
 
 
 def test_a_fresh_method_grown_alike_accepts_a_trained_state(life: Life) -> None:
@@ -126,12 +126,14 @@ def test_frozen_stages_keep_their_bits_through_a_life(images: Images, tmp_path: 
 def test_the_first_task_is_the_same_in_every_method_that_starts_with_cross_entropy(
     images: Images, tmp_path: Path
 ) -> None:
-    starts = {"finetune": {}, "icarl": {}, "endocil": {"loss": "cross_entropy"}}
+    special = {"endocil": {"loss": "cross_entropy"}}
+    starts = {name: special.get(name, {}) for name in ALL_METHODS if name not in ("dgr", "joint")}
     states = [
         state_of(Life(images, tmp_path / name, new_method(name, **options)).live(1).method)
         for name, options in starts.items()
     ]
-    plain = {key: value for key, value in states[0].items() if not key.startswith("statistics")}
+    plain = {key: value for key, value in states[0].items() if key.startswith(("backbone.", "classifier."))}
+    assert len(plain) > 100
     for other in states[1:]:
         assert differing(plain, {key: other[key] for key in plain}) == []
 

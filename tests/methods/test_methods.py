@@ -36,7 +36,8 @@ def test_finetune_gives_old_rows_no_gradient_from_the_data(images: Images, tmp_p
     pictures = functional.interpolate(torch.randn(6, 3, 8, 8), 32)
     features = life.method.embed(pictures)
     logits = life.method.classify(features)
-    moves.cross_entropy_on_new(logits, torch.tensor([3, 4, 5, 3, 4, 5]), task).mean().backward()
+    cross_entropy = moves.cross_entropy_on_new(task, life.data(task))
+    cross_entropy(logits, torch.tensor([3, 4, 5, 3, 4, 5])).mean().backward()
     assert float(life.method.classifier.weight.grad[task.old].abs().max()) == 0.0
     assert float(life.method.classifier.bias.grad[task.old].abs().max()) == 0.0
     assert float(life.method.classifier.weight.grad[task.new].abs().min()) > 0.0
@@ -53,12 +54,14 @@ def test_finetunes_old_rows_move_by_weight_decay_alone(images: Images, tmp_path:
     assert bool((after.norm(dim=1) < before.norm(dim=1)).all())
 
 
-def test_one_new_class_takes_all_seen_logits_and_the_log_says_so() -> None:
-    logits, labels = torch.randn(4, 3), torch.tensor([2, 2, 2, 2])
-    loss = moves.cross_entropy_on_new(logits, labels, Task(1, 2, 1))
+def test_one_new_class_takes_all_seen_logits_and_the_log_says_so(images: Images, tmp_path: Path) -> None:
+    life = Life(images, tmp_path, new_method("finetune"), increments=(2, 1, 3))
+    logits, labels, task = torch.randn(4, 3), torch.tensor([2, 2, 2, 2]), life.scenario.tasks[1]
+    loss = moves.cross_entropy_on_new(task, life.data(task))(logits, labels)
     assert torch.equal(loss, functional.cross_entropy(logits, labels, reduction="none"))
-    assert "one new class" in new_method("finetune").notes(Task(1, 2, 1))[0]
-    assert new_method("finetune").notes(Task(1, 2, 2)) == []
+    assert "one new class" in life.method.notes(task, life.data(task))[0]
+    later = life.scenario.tasks[2]
+    assert life.method.notes(later, life.data(later)) == []
 
 
 def test_icarl_keeps_the_quota_of_distinct_training_images_of_each_class(
@@ -137,8 +140,9 @@ def test_the_first_task_of_endocil_has_the_prior_but_neither_weights_nor_calibra
 def test_reduction_by_weights_divides_by_the_mean_weight_of_the_whole_batch() -> None:
     counts, task = torch.tensor([4, 30, 9]), Task(1, 2, 1)
     labels, logits = torch.tensor([0, 2, 2, 1]), torch.randn(4, 3)
-    whole = Batch(logits, labels, labels > 5, labels)
-    half = Batch(logits[:2], labels[:2], labels[:2] > 5, labels)
+    new = torch.zeros(4, dtype=torch.bool)
+    whole = Batch(logits, labels, new, labels, new)
+    half = Batch(logits[:2], labels[:2], new[:2], labels, new)
     by_images = new_method("endocil").classification(task, counts)
     by_weights = new_method("endocil", reduction="weights").classification(task, counts)
     mean_weight = class_balanced_weights(counts)[labels].mean().float()
@@ -155,10 +159,10 @@ def test_unknown_options_and_values_are_refused_with_the_known() -> None:
     ):
         new_method("endocil", loss="focal")
     with pytest.raises(
-        EndocilError, match=r"unknown method.name 'endo'; known: endocil, finetune, icarl, joint"
+        EndocilError, match=r"unknown method.name 'endo'; known: bic, der, dgr, endocil, ewc"
     ):
         new_method("endo")
-    assert method_options("finetune") == {}
+    assert method_options("finetune") == {"native_schedule": False}
 
 
 def test_the_shared_schedule_is_the_papers() -> None:

@@ -14,15 +14,26 @@ from endocil.randomness import generator
 
 @dataclass(frozen=True)
 class Batch:
-    """Images ready for the network."""
+    """Images ready for the network: a whole batch, or one process's share of it."""
 
     images: Tensor  # (B, 3, H, W) float32
     labels: Tensor  # (B,) int64
     from_memory: Tensor  # (B,) bool: exemplars
-    batch_labels: Tensor  # labels of the whole batch, of which this may be one process's share
+    batch_labels: Tensor  # labels of the whole batch
+    batch_from_memory: Tensor  # which of the whole batch are exemplars
+    key: tuple[
+        int | str, ...
+    ] = ()  # seed, task, phase, epoch, step: all random numbers of a batch come from it
+    start: int = 0  # where these images begin in the whole batch
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def uniform(self, columns: int, purpose: str) -> Tensor:
+        """(B, columns) numbers from 0 to below 1, drawn for the whole batch so that all shares agree."""
+        seed, *place = self.key
+        drawn = torch.rand(len(self.batch_labels), columns, generator=generator(int(seed), *place, purpose))
+        return drawn[self.start : self.start + len(self)].to(self.images.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,19 +93,22 @@ def cut(order: Tensor, batch_size: int) -> list[Tensor]:
 def training_batches(
     images: ImageSet,
     batch_size: int,
-    augmentation: Augmentation,
+    augmentation: Augmentation | None,
     seed: int,
     key: Sequence[int | str],
     device: torch.device,
 ) -> Iterator[Batch]:
-    """One epoch: every image once, shuffled and augmented by the numbers that belong to this key."""
+    """One epoch: every image once, shuffled and (if at all) augmented by the numbers that belong to this key."""
     order = torch.randperm(len(images), generator=generator(seed, *key, "order"))
     labels = images.labels
     for step, chosen in enumerate(cut(order, batch_size)):
         pixels = images.images.gather(images.rows[chosen]).to(device)
-        picture = augmentation(pixels, generator(seed, *key, step, "augmentation"))
-        mine = labels[chosen].to(device)
-        yield Batch(picture, mine, images.from_memory[chosen].to(device), mine)
+        if augmentation is None:
+            picture = normalise(pixels)
+        else:
+            picture = augmentation(pixels, generator(seed, *key, step, "augmentation"))
+        mine, known = labels[chosen].to(device), images.from_memory[chosen].to(device)
+        yield Batch(picture, mine, known, mine, known, (seed, *key, step))
 
 
 def plain_batches(images: ImageSet, batch_size: int, device: torch.device) -> Iterator[Tensor]:

@@ -6,20 +6,38 @@ from typing import Any
 from torch import nn
 
 from endocil.errors import EndocilError
+from endocil.methods.bic import BiC
+from endocil.methods.der import DER
+from endocil.methods.dgr import DGR
 from endocil.methods.endocil import EndoCIL
+from endocil.methods.ewc import EWC
 from endocil.methods.finetune import Finetune
+from endocil.methods.foster import FOSTER
 from endocil.methods.icarl import ICaRL
 from endocil.methods.joint import JointTrain
+from endocil.methods.lwf import LwF
+from endocil.methods.memo import MEMO
 from endocil.methods.method import Method, Schedule, Task
+from endocil.methods.mrfa import MRFA
+from endocil.methods.wa import WA
 from endocil.registry import check_options, options_of, resolve
 
 __all__ = ["METHODS", "SHARED", "Method", "build_method", "method_class", "method_options"]
 
 METHODS: dict[str, type[Method]] = {
+    "bic": BiC,
+    "der": DER,
+    "dgr": DGR,
     "endocil": EndoCIL,
+    "ewc": EWC,
     "finetune": Finetune,
+    "foster": FOSTER,
     "icarl": ICaRL,
     "joint": JointTrain,
+    "lwf": LwF,
+    "memo": MEMO,
+    "mrfa": MRFA,
+    "wa": WA,
 }
 
 SHARED = ("schedule", "seed")  # given by the house, not by [method]

@@ -12,11 +12,11 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
-from endocil.errors import EndocilError
 from endocil.gradients import CalibratedGradient, GradientRule
 from endocil.losses import PriorRegularizedLoss, class_balanced_weights
+from endocil.methods import moves
 from endocil.methods.icarl import ICaRL
-from endocil.methods.method import Batch, Task
+from endocil.methods.method import Batch, Schedule, Task
 
 Loss = Literal["cross_entropy", "prior_regularized"]
 Gradients = Literal["plain", "calibrated"]
@@ -30,6 +30,7 @@ class EndoCIL(ICaRL):
     """
 
     selects = "mmd"
+    native = (Schedule(), Schedule(weight_decay=2e-4))  # EndoCIL, Experimental Setting
 
     def __init__(
         self,
@@ -43,13 +44,12 @@ class EndoCIL(ICaRL):
         **shared: Any,
     ) -> None:
         super().__init__(backbone, **shared)
-        _one_of("loss", loss, get_args(Loss))
-        _one_of("gradients", gradients, get_args(Gradients))
-        _one_of("reduction", reduction, get_args(Reduction))
-        if not 0.0 <= beta < 1.0:
-            raise EndocilError(
-                f"method.beta is {beta}; expected a number from 0 to below 1 (the paper's is 0.96)"
-            )
+        moves.refuse_unknown("loss", loss, get_args(Loss))
+        moves.refuse_unknown("gradients", gradients, get_args(Gradients))
+        moves.refuse_unknown("reduction", reduction, get_args(Reduction))
+        moves.refuse_outside(
+            "beta", beta, 0.0 <= beta < 1.0, "a number from 0 to below 1 (the paper's is 0.96)"
+        )
         self.beta, self.loss, self.gradients = beta, loss, gradients
         self.reduction, self.gamma_max = reduction, gamma_max
 
@@ -72,8 +72,3 @@ class EndoCIL(ICaRL):
             return super().gradient_rule(task, counts)
         weights = class_balanced_weights(counts, self.beta).to(self.classifier.weight)
         return CalibratedGradient(self.classifier, weights, gamma_max=self.gamma_max)
-
-
-def _one_of(option: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise EndocilError(f"method.{option} is '{value}'; known: {', '.join(known)}")

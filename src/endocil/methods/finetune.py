@@ -3,23 +3,40 @@
 As in PyCIL the loss of a later task sees the new classes' logits alone, so old logits are not pushed down.
 """
 
+from collections.abc import Callable
+
+from torch import Tensor
+
 from endocil.methods import moves
 from endocil.methods.method import Batch, Method, Outcome, Phase, Task, TaskData
 from endocil.networks import trained_parts
 
+Losses = dict[str, Tensor]
+
 
 class Finetune(Method):
-    """Cross-entropy on each task's new classes, on new images only; keeps nothing."""
+    """Cross-entropy on each task's new classes, on new images only; keeps nothing.
 
-    def notes(self, task: Task) -> list[str]:
-        return moves.one_class_note(task)
+    LwF and EWC add a loss that remembers.
+    """
+
+    native = (moves.PYCIL, moves.pycil_later(80, (40, 70)))
+
+    def notes(self, task: Task, data: TaskData) -> list[str]:
+        return moves.whole_softmax_note(task, data)
+
+    def remembering(self, task: Task) -> Callable[[Batch, Tensor], Losses]:
+        """Losses that hold on to the old classes, from a batch and its logits."""
+        return lambda batch, logits: {}
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
+        cross_entropy, remembering = moves.cross_entropy_on_new(task, data), self.remembering(task)
+
         def objective(batch: Batch) -> Outcome:
             features = self.embed(batch.images)
             logits = self.classify(features)
-            loss = moves.cross_entropy_on_new(logits, batch.labels, task)
-            return Outcome({"cross_entropy": loss}, logits, features)
+            losses = {"cross_entropy": cross_entropy(logits, batch.labels), **remembering(batch, logits)}
+            return Outcome(losses, logits, features)
 
         train = (*trained_parts(self.backbone), self.classifier)
         return (Phase("train", data.new, train, self.schedule(task), objective),)

@@ -10,11 +10,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional
 
-from endocil.errors import EndocilError
 from endocil.gradients import GradientRule
 from endocil.losses import distillation
 from endocil.methods import moves
-from endocil.methods.method import Batch, Method, Outcome, Phase, Task, TaskData
+from endocil.methods.method import Batch, Method, Phase, Task, TaskData
 from endocil.networks import trained_parts
 
 
@@ -26,6 +25,7 @@ class ICaRL(Method):
 
     replay = True
     selects = "mean"
+    native = (moves.PYCIL, moves.pycil_later(170, (80, 120)))
 
     def __init__(
         self,
@@ -36,10 +36,7 @@ class ICaRL(Method):
         **shared: Any,
     ) -> None:
         super().__init__(backbone, **shared)
-        if temperature <= 0.0:
-            raise EndocilError(
-                f"method.temperature is {temperature}; expected a number above 0 (the default is 2)"
-            )
+        moves.refuse_temperature(temperature)
         self.temperature = temperature
         self.distil = distil
         self.teacher: nn.Module | None = None
@@ -57,17 +54,11 @@ class ICaRL(Method):
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         counts = data.all.counts(task.n_seen)
-        classification, teacher = self.classification(task, counts), self.teacher
 
-        def objective(batch: Batch) -> Outcome:
-            features = self.embed(batch.images)
-            logits = self.classify(features)
-            losses = {"classification": classification(logits, batch)}
-            if teacher is not None:
-                kept = distillation(logits, moves.taught(teacher, batch), self.temperature)
-                losses["distillation"] = self.distil * kept
-            return Outcome(losses, logits, features)
+        def distil(logits: Tensor, taught: Tensor) -> Tensor:
+            return self.distil * distillation(logits, taught, self.temperature)
 
+        objective = moves.distilled(self, self.teacher, self.classification(task, counts), distil)
         train = (*trained_parts(self.backbone), self.classifier)
         rule = self.gradient_rule(task, counts)
         return (Phase("train", data.all, train, self.schedule(task), objective, rule),)

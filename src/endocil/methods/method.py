@@ -4,6 +4,7 @@ A method grows, names its phases (data for the one training loop in training.py)
 loop of its own, draws no random number without a key, and nothing outside asks for its name.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,19 +12,30 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from endocil.errors import EndocilError
 from endocil.gradients import GradientRule
+from endocil.images.augment import Augmentation
 from endocil.images.batch import Batch, ImageSet
 from endocil.losses import Outcome
 from endocil.networks import GrowingClassifier
 from endocil.randomness import generator
 from endocil.scenario import Task
 
-__all__ = ["Batch", "Method", "Outcome", "Phase", "Schedule", "Task", "TaskData", "shared_schedule"]
+__all__ = [
+    "Batch",
+    "Method",
+    "Outcome",
+    "Phase",
+    "Schedule",
+    "Task",
+    "TaskData",
+    "shared_schedule",
+]
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how fast a phase learns: SGD whose learning rate falls at the milestones."""
+    """How long and how fast a phase learns: SGD whose learning rate falls at the milestones, or along a cosine."""
 
     epochs: int = 100
     learning_rate: float = 0.1
@@ -32,8 +44,11 @@ class Schedule:
     momentum: float = 0.9
     weight_decay: float = 5e-4
     batch_size: int = 64
+    cosine: bool = False  # falls from the first epoch on, to 0 at the end; milestones play no part
 
     def learning_rate_at(self, epoch: int) -> float:
+        if self.cosine:
+            return self.learning_rate * (1.0 + math.cos(math.pi * epoch / self.epochs)) / 2.0
         return self.learning_rate * self.decay ** sum(epoch >= milestone for milestone in self.milestones)
 
 
@@ -55,6 +70,7 @@ class TaskData:
 
     new: ImageSet
     exemplars: ImageSet
+    augmentation: Augmentation = field(default_factory=Augmentation)  # as training does it
 
     @property
     def all(self) -> ImageSet:
@@ -71,6 +87,7 @@ class Phase:
     schedule: Schedule
     objective: Callable[[Batch], Outcome]
     gradients: GradientRule = field(default_factory=GradientRule)
+    augmented: bool = True  # false: images as they are, as in a test
 
 
 class Method(nn.Module, ABC):
@@ -82,16 +99,30 @@ class Method(nn.Module, ABC):
     replay = False  # keeps exemplars?
     joint = False  # wants all classes at once?
     selects = "mean"  # how exemplars are chosen when memory.select is not set
+    native: tuple[Schedule, Schedule] | None = None  # its authors' schedule: first task, later tasks
 
     def __init__(
-        self, backbone: nn.Module, *, schedule: Callable[[Task], Schedule] | None = None, seed: int = 0
+        self,
+        backbone: nn.Module,
+        *,
+        native_schedule: bool = False,  # the authors' schedule in place of the shared one of [train]
+        schedule: Callable[[Task], Schedule] | None = None,
+        seed: int = 0,
     ) -> None:
         super().__init__()
         self.backbone = backbone
         self.classifier = GrowingClassifier(int(backbone.n_features))  # type: ignore[arg-type]
-        self.schedule = schedule or shared_schedule()
+        self.schedule = self._native() if native_schedule else schedule or shared_schedule()
         self.seed = seed
         self.statistics: dict[str, Tensor] = {}  # what was measured after training; saved with the weights
+
+    def _native(self) -> Callable[[Task], Schedule]:
+        if self.native is None:
+            raise EndocilError(
+                f"method.native_schedule is set, but {type(self).__name__} has no schedule of its own; leave it out"
+            )
+        first, later = self.native
+        return lambda task: first if task.index == 0 else later
 
     def grow(self, task: Task) -> None:
         """Make room for the new classes. Sees no data."""
@@ -101,7 +132,7 @@ class Method(nn.Module, ABC):
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         """What to train, in order. Reads state and changes none, so that a resumed run may ask again."""
 
-    def notes(self, task: Task) -> list[str]:
+    def notes(self, task: Task, data: TaskData) -> list[str]:
         """What the log should say about this task before it is trained."""
         return []
 
@@ -118,6 +149,15 @@ class Method(nn.Module, ABC):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.classify(self.embed(images))
+
+    def choosing(self, images: Tensor, features: Tensor) -> Tensor:
+        """What exemplars are chosen by, from the images and their `embed` features: those features themselves."""
+        return features
+
+    @property
+    def predictors(self) -> tuple[nn.Module, ...]:
+        """The modules that prediction needs: what a deployed model would keep."""
+        return (self.backbone, self.classifier)
 
     @property
     def device(self) -> torch.device:

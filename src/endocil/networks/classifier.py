@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 
 class GrowingClassifier(nn.Linear):
-    """A linear layer with bias. Old rows and biases stay as they are when it grows.
+    """A linear layer with bias. Old weights and biases stay as they are when it grows.
 
-    New rows are uniform in +-sqrt(3 / d) (Kaiming with gain 1) and new biases 0, as in PyCIL.
+    New weights are uniform in +-sqrt(3 / d) (Kaiming with gain 1) and new biases 0, as in PyCIL.
     """
 
     def __init__(self, n_features: int) -> None:
@@ -18,13 +18,20 @@ class GrowingClassifier(nn.Linear):
         self.weight = nn.Parameter(torch.empty(0, n_features))
         self.bias = nn.Parameter(torch.empty(0))
 
-    def grow(self, n_new: int, generator: torch.Generator) -> None:
-        bound = math.sqrt(3.0 / self.in_features)
-        rows = (2.0 * torch.rand(n_new, self.in_features, generator=generator) - 1.0) * bound
-        self.weight = nn.Parameter(_joined(self.weight, rows))
+    def grow(self, n_new: int, generator: torch.Generator, *, n_features: int | None = None) -> None:
+        """Add rows for new classes; with `n_features`, also columns for features that came to be."""
+        width = n_features or self.in_features
+        bound = math.sqrt(3.0 / width)
+        rows = _uniform(n_new, width, bound, generator)
+        columns = _uniform(self.out_features, width - self.in_features, bound, generator)
+        self.weight = nn.Parameter(_joined(_joined(self.weight, columns, dim=1), rows))
         self.bias = nn.Parameter(_joined(self.bias, torch.zeros(n_new)))
-        self.out_features += n_new
+        self.in_features, self.out_features = width, self.out_features + n_new
 
 
-def _joined(old: Tensor, new: Tensor) -> Tensor:
-    return torch.cat([old.detach(), new.to(old)])
+def _uniform(rows: int, columns: int, bound: float, generator: torch.Generator) -> Tensor:
+    return (2.0 * torch.rand(rows, columns, generator=generator) - 1.0) * bound
+
+
+def _joined(old: Tensor, new: Tensor, dim: int = 0) -> Tensor:
+    return torch.cat([old.detach(), new.to(old)], dim)

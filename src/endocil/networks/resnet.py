@@ -4,7 +4,7 @@ A backbone maps images to a feature vector; the classifier is not part of it. `w
 small images; `stages` names the parts that can be frozen.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
@@ -31,6 +31,15 @@ class BasicBlock(nn.Module):
         shortcut = x if self.downsample is None else self.downsample(x)
         x = functional.relu(self.bn1(self.conv1(x)), inplace=True)
         return functional.relu(self.bn2(self.conv2(x)) + shortcut, inplace=True)
+
+
+BeforeStage = Callable[
+    [str, Tensor], Tensor
+]  # the name of a stage and its input, to what it shall see instead
+
+
+def unchanged(stage: str, x: Tensor) -> Tensor:
+    return x
 
 
 class ResNet(nn.Module):
@@ -63,13 +72,28 @@ class ResNet(nn.Module):
         layers = {f"layer{i}": (self.get_submodule(f"layer{i}"),) for i in range(1, 5)}
         return {"stem": (self.conv1, self.bn1), **layers}
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor, before_stage: BeforeStage = unchanged) -> Tensor:
+        """`before_stage` may change what layer1 to layer4 see."""
+        maps = self.general(images, before_stage)
+        return self.special(before_stage("layer4", maps), self.last_block)
+
+    def general(self, images: Tensor, before_stage: BeforeStage = unchanged) -> Tensor:
+        """The maps before the last block: (B, 4 width, h, w)."""
         x = functional.relu(self.bn1(self.conv1(images)), inplace=True)
         if self.pooled:
             x = functional.max_pool2d(x, 3, 2, 1)
-        for i in range(1, 5):
-            x = self.get_submodule(f"layer{i}")(x)
-        return x.mean(dim=(2, 3))  # (B, d)
+        for name in ("layer1", "layer2", "layer3"):
+            x = self.get_submodule(name)(before_stage(name, x))
+        return x
+
+    @property
+    def last_block(self) -> nn.Module:
+        return self.get_submodule("layer4")
+
+    @staticmethod
+    def special(maps: Tensor, block: nn.Module) -> Tensor:
+        """Features of the general maps through a last block: (B, d)."""
+        return block(maps).mean(dim=(2, 3))  # type: ignore[no-any-return]
 
 
 class ResNet18(ResNet):

@@ -1,0 +1,126 @@
+"""BiC, bias correction (Wu et al., CVPR 2019). Two phases: distil, then correct the new classes' bias.
+
+Each task owns two numbers, alpha and beta: its classes' logits become alpha z + beta. They are learned on a few
+images of each class that the first phase never saw.
+Differs from the authors: held-out images per class, not a ratio of the buffer; every task keeps its own correction.
+"""
+
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from endocil.images.batch import ImageSet
+from endocil.losses import distillation
+from endocil.methods import moves
+from endocil.methods.method import Batch, Method, Outcome, Phase, Task, TaskData
+from endocil.networks import trained_parts
+from endocil.randomness import generator
+
+SecondStage = Literal["logits", "pycil"]
+
+
+class Correction(nn.Module):
+    """alpha z + beta for the logits of one task's classes; nothing at first."""
+
+    def __init__(self, n_classes: int) -> None:
+        super().__init__()
+        self.n_classes = n_classes
+        self.alpha = nn.Parameter(torch.ones(1))
+        self.beta = nn.Parameter(torch.zeros(1))
+
+    def forward(self, logits: Tensor) -> Tensor:
+        return self.alpha * logits + self.beta
+
+
+class Corrections(nn.ModuleList):
+    """Every task's correction, side by side."""
+
+    def forward(self, logits: Tensor) -> Tensor:
+        sizes = [int(correction.n_classes) for correction in self]  # type: ignore[arg-type]
+        parts = torch.split(logits, sizes, dim=1)
+        return torch.cat([correction(part) for correction, part in zip(self, parts, strict=True)], dim=1)
+
+
+class BiC(Method):
+    """Cross-entropy and distillation; then two numbers that correct the new classes' logits, on held-out images."""
+
+    replay = True
+    native = (moves.pycil_later(170, (60, 100, 140)),) * 2
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        temperature: float = 2.0,  # PyCIL
+        held_out: float = 0.1,  # of the exemplars of a class, for the second phase: the authors, PyCIL
+        second_stage: SecondStage = "logits",  # "pycil": softmax twice, on augmented images
+        **shared: Any,
+    ) -> None:
+        super().__init__(backbone, **shared)
+        moves.refuse_temperature(temperature)
+        moves.refuse_outside(
+            "held_out", held_out, 0 < held_out < 1, "a share between 0 and 1 (the default is 0.1)"
+        )
+        moves.refuse_unknown("second_stage", second_stage, get_args(SecondStage))
+        self.temperature, self.held_out, self.second_stage = temperature, held_out, second_stage
+        self.corrections = Corrections()
+        self.teacher: nn.Module | None = None
+
+    def grow(self, task: Task) -> None:
+        parts = (self.backbone, self.classifier, self.corrections)
+        self.teacher = moves.frozen_copy(*parts) if task.index > 0 else None
+        super().grow(task)
+        self.corrections.append(Correction(task.n_new))
+
+    def notes(self, task: Task, data: TaskData) -> list[str]:
+        if task.index == 0 or self._held_out_per_class(task, data):
+            return []
+        return ["a class has a single image, so none can be held out: the bias is not corrected in this task"]
+
+    def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
+        share = moves.old_share(task)
+        learn, held = self._divided(task, data)
+
+        def classification(logits: Tensor, batch: Batch) -> Tensor:
+            return (1.0 - share) * functional.cross_entropy(logits, batch.labels, reduction="none")
+
+        def distil(logits: Tensor, taught: Tensor) -> Tensor:
+            return share * distillation(logits, taught, self.temperature)
+
+        objective = moves.distilled(self, self.teacher, classification, distil)
+        train = (*trained_parts(self.backbone), self.classifier)
+        first = Phase("train", learn, train, self.schedule(task), objective)
+        return (first, self._correcting(task, held)) if len(held) else (first,)
+
+    def _correcting(self, task: Task, held: ImageSet) -> Phase:
+        again = self.second_stage == "pycil"
+
+        def objective(batch: Batch) -> Outcome:
+            features = self.embed(batch.images)
+            logits = self.classify(features)
+            inputs = functional.softmax(logits, dim=1) if again else logits
+            loss = functional.cross_entropy(inputs, batch.labels, reduction="none")
+            return Outcome({"cross_entropy": loss}, logits, features)
+
+        train = (self.corrections[-1],)
+        return Phase("correct", held, train, self.schedule(task), objective, augmented=again)
+
+    def _divided(self, task: Task, data: TaskData) -> tuple[ImageSet, ImageSet]:
+        """Images to learn from, and as many of each class to correct by; none in the first task."""
+        n = self._held_out_per_class(task, data) if task.index > 0 else 0
+        return data.all.hold_out(n, generator(self.seed, task.index, "held out"))
+
+    def _held_out_per_class(self, task: Task, data: TaskData) -> int:
+        """A tenth of a class's exemplars, at least one; fewer where a class is too small to spare as many."""
+        exemplars, smallest = data.exemplars.counts(task.n_old), data.all.counts(task.n_seen).min()
+        wanted = max(1, int(self.held_out * int(exemplars.max())))
+        return min(wanted, int(smallest) - 1)
+
+    def classify(self, features: Tensor) -> Tensor:
+        return self.corrections(self.classifier(features))  # type: ignore[no-any-return]
+
+    @property
+    def predictors(self) -> tuple[nn.Module, ...]:
+        return (*super().predictors, self.corrections)

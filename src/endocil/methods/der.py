@@ -1,0 +1,79 @@
+"""DER, dynamically expandable representation (Yan et al., CVPR 2021) as PyCIL runs it: a new backbone for each task.
+
+Older backbones stay as they are; the classifier sees the features of all side by side. While a task is learned, an
+auxiliary head tells its classes from one another and from all old ones, so that the new features are new.
+Differs from the authors: no masks and no pruning; rows are aligned (WA) instead of retraining the classifier on
+balanced data.
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+from endocil.methods import moves
+from endocil.methods.method import Batch, Method, Outcome, Phase, Task, TaskData
+from endocil.networks import GrowingClassifier, LastBlocks, WholeBranches, side_by_side
+from endocil.randomness import generator
+
+
+class DER(Method):
+    """A new backbone for each task beside the frozen older ones; one classifier on all features, aligned."""
+
+    replay = True
+    native = (moves.PYCIL, moves.pycil_later(170, (80, 120, 150)))
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        auxiliary_weight: float = 1.0,  # PyCIL
+        **shared: Any,
+    ) -> None:
+        super().__init__(backbone, **shared)
+        self.auxiliary_weight = auxiliary_weight
+        self.branches: WholeBranches | LastBlocks = WholeBranches()
+        self.auxiliary: GrowingClassifier | None = None
+
+    def grow(self, task: Task) -> None:
+        each = int(self.backbone.n_features)  # type: ignore[arg-type]
+        if task.index > 0:
+            self.branches.add(self.backbone)
+            self.auxiliary = GrowingClassifier(each)
+            self.auxiliary.grow(1 + task.n_new, generator(self.seed, task.index, "auxiliary"))
+        random = generator(self.seed, task.index, "classifier")
+        self.classifier.grow(task.n_new, random, n_features=each * (1 + len(self.branches)))
+
+    def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
+        auxiliary = self.auxiliary
+
+        def objective(batch: Batch) -> Outcome:
+            branches = self.branches.features(self.backbone, batch.images)
+            features = side_by_side(branches)
+            logits = self.classify(features)
+            losses = {"classification": functional.cross_entropy(logits, batch.labels, reduction="none")}
+            if auxiliary is not None:
+                answer, target = auxiliary(branches[-1]), auxiliary_labels(batch.labels, task)
+                loss = functional.cross_entropy(answer, target, reduction="none")
+                losses["auxiliary"] = self.auxiliary_weight * loss
+            return Outcome(losses, logits, features)
+
+        heads = (self.classifier,) if auxiliary is None else (self.classifier, auxiliary)
+        train = (*self.branches.trained(self.backbone), *heads)
+        return (Phase("train", data.all, train, self.schedule(task), objective),)
+
+    def consolidate(self, task: Task, data: TaskData) -> None:
+        if task.index > 0:
+            moves.align(self.classifier, task)
+
+    def embed(self, images: Tensor) -> Tensor:
+        return side_by_side(self.branches.features(self.backbone, images))
+
+    @property
+    def predictors(self) -> tuple[nn.Module, ...]:
+        return (*super().predictors, self.branches)
+
+
+def auxiliary_labels(labels: Tensor, task: Task) -> Tensor:
+    """0 for every old class, then the new classes from 1 on."""
+    return (labels - task.n_old + 1).clamp_min(0)

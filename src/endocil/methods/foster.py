@@ -1,0 +1,207 @@
+"""FOSTER (Wang et al., ECCV 2022). Two phases: boost by a second backbone, then compress into one.
+
+Teacher: the frozen network of the task before and a new backbone beside it, with one classifier on both.
+Student: one backbone taught by the teacher; the next task starts from it.
+Differs from PyCIL: true class counts. As there, the teacher is evaluated unless `evaluate` says "student".
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from endocil.gradients import GradientRule
+from endocil.losses import class_balanced_weights, distillation
+from endocil.methods import moves
+from endocil.methods.method import Batch, Method, Outcome, Phase, Schedule, Task, TaskData
+from endocil.networks import GrowingClassifier, trained_parts
+from endocil.randomness import generator
+
+Evaluate = Literal["teacher", "student"]
+OldFeatures = Literal["ft", "az"]
+COSINE = Schedule(epochs=200, cosine=True, weight_decay=5e-4, batch_size=128)
+
+
+class FOSTER(Method):
+    """Boost the old network by a second backbone, then compress both into one that learns the next task."""
+
+    replay = True
+    native = (COSINE, replace(COSINE, epochs=170))
+    native_compression = 130  # epochs
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        evaluate: Evaluate = "teacher",  # PyCIL: the boosted network of two backbones
+        beta1: float = 0.96,  # of the class-balanced weights while boosting: PyCIL
+        beta2: float = 0.97,  # and while compressing
+        temperature: float = 2.0,  # PyCIL
+        distil: float = 1.0,  # weight of the distillation while boosting: lambda_okd in PyCIL
+        oofc: OldFeatures = "ft",  # new classes see the old backbone's features; "az": they do not
+        align_teacher: bool = False,  # weight alignment (WA) after boosting: is_teacher_wa in PyCIL
+        align_student: bool = False,  # and after compressing: is_student_wa
+        align_value: float = 1.0,  # aligned new rows are this ^ (C_old / C_new) as long: wa_value
+        native_schedule: bool = False,
+        **shared: Any,
+    ) -> None:
+        super().__init__(backbone, native_schedule=native_schedule, **shared)
+        moves.refuse_unknown("evaluate", evaluate, get_args(Evaluate))
+        moves.refuse_unknown("oofc", oofc, get_args(OldFeatures))
+        moves.refuse_temperature(temperature)
+        for name, beta in (("beta1", beta1), ("beta2", beta2)):
+            moves.refuse_outside(name, beta, 0.0 <= beta < 1.0, "a number from 0 to below 1")
+        moves.refuse_outside(
+            "align_value", align_value, align_value > 0, "a number above 0 (the default is 1)"
+        )
+        self.evaluate, self.oofc, self.native_schedule = evaluate, oofc, native_schedule
+        self.beta1, self.beta2, self.temperature, self.distil = beta1, beta2, temperature, distil
+        self.align_teacher, self.align_student, self.align_value = align_teacher, align_student, align_value
+        self.teacher: Boosted | None = None
+
+    def grow(self, task: Task) -> None:
+        if task.index > 0:
+            self.teacher = Boosted(self.backbone, self.classifier, task, self.seed)
+            if self.oofc == "az":
+                _old_columns(self.teacher.classifier.weight.data, task).zero_()
+        super().grow(task)  # the student starts as the old network
+
+    def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
+        if self.teacher is None:
+            return (self._first(task, data),)
+        return (self._boosting(self.teacher, task, data), self._compressing(self.teacher, task, data))
+
+    def _first(self, task: Task, data: TaskData) -> Phase:
+        def objective(batch: Batch) -> Outcome:
+            features = self.backbone(batch.images)
+            logits = self.classifier(features)
+            loss = functional.cross_entropy(logits, batch.labels, reduction="none")
+            return Outcome({"classification": loss}, logits, features)
+
+        train = (*trained_parts(self.backbone), self.classifier)
+        return Phase("train", data.all, train, self.schedule(task), objective)
+
+    def _boosting(self, teacher: "Boosted", task: Task, data: TaskData) -> Phase:
+        counts = data.all.counts(task.n_seen)
+        weights = class_balanced_weights(counts, self.beta1).to(self.classifier.weight)
+
+        def objective(batch: Batch) -> Outcome:
+            features = teacher.features(batch.images)
+            logits = teacher.classifier(features)
+            old, new = features.chunk(2, dim=1)
+            told = distillation(logits, teacher.old[1](old), self.temperature)
+            losses = {
+                # the loss is not weighted: the logits themselves are divided
+                "classification": functional.cross_entropy(logits / weights, batch.labels, reduction="none"),
+                "expansion": functional.cross_entropy(teacher.expansion(new), batch.labels, reduction="none"),
+                "distillation": self.distil * told,
+            }
+            return Outcome(losses, logits, features)
+
+        train = (*trained_parts(teacher.new_backbone), teacher.classifier, teacher.expansion)
+        rule = BlindRows(teacher.classifier, task) if self.oofc == "az" else GradientRule()
+        return Phase("boost", data.all, train, self.schedule(task), objective, rule)
+
+    def _compressing(self, teacher: "Boosted", task: Task, data: TaskData) -> Phase:
+        counts = data.all.counts(task.n_seen)
+        weights = class_balanced_weights(counts, self.beta2).to(self.classifier.weight)
+
+        def objective(batch: Batch) -> Outcome:
+            features = self.backbone(batch.images)
+            logits = self.classifier(features)
+            with torch.no_grad():
+                told = teacher.classifier(teacher.features(batch.images))
+                if self.align_teacher:  # as the teacher will be, once this phase is over
+                    told = _aligned(told, teacher.classifier, task, self._lengthening(task))
+            loss = balanced_distillation(logits, told, weights, self.temperature)
+            return Outcome({"distillation": loss}, logits, features)
+
+        schedule = replace(self.schedule(task), weight_decay=0.0)
+        if self.native_schedule:
+            schedule = replace(schedule, epochs=self.native_compression)
+        train = (*trained_parts(self.backbone), self.classifier)
+        return Phase("compress", data.all, train, schedule, objective)
+
+    def consolidate(self, task: Task, data: TaskData) -> None:
+        if self.teacher is not None and self.align_teacher:
+            moves.align(self.teacher.classifier, task, self._lengthening(task))
+        if self.teacher is not None and self.align_student:
+            moves.align(self.classifier, task, self._lengthening(task))
+
+    def _lengthening(self, task: Task) -> float:
+        return float(self.align_value ** (task.n_old / task.n_new))
+
+    def embed(self, images: Tensor) -> Tensor:
+        if self.teacher is None or self.evaluate == "student":
+            return super().embed(images)
+        return self.teacher.features(images)
+
+    def classify(self, features: Tensor) -> Tensor:
+        if self.teacher is None or self.evaluate == "student":
+            return super().classify(features)
+        return self.teacher.classifier(features)  # type: ignore[no-any-return]
+
+    def choosing(self, images: Tensor, features: Tensor) -> Tensor:
+        """The teacher's features, whichever of the two is evaluated."""
+        if self.teacher is None or self.evaluate == "teacher":
+            return features
+        return self.teacher.features(images)
+
+    @property
+    def predictors(self) -> tuple[nn.Module, ...]:
+        if self.teacher is None or self.evaluate == "student":
+            return super().predictors
+        return (self.teacher.old[0], self.teacher.new_backbone, self.teacher.classifier)
+
+
+class Boosted(nn.Module):
+    """The old network, frozen, and a new backbone beside it; one classifier on the features of both."""
+
+    def __init__(self, backbone: nn.Module, classifier: GrowingClassifier, task: Task, seed: int) -> None:
+        super().__init__()
+        each = classifier.in_features
+        self.old = moves.frozen_copy(backbone, classifier)
+        self.new_backbone = copy.deepcopy(backbone)
+        self.classifier = copy.deepcopy(classifier)
+        self.classifier.grow(task.n_new, generator(seed, task.index, "boosted"), n_features=2 * each)
+        self.expansion = GrowingClassifier(each)  # on the new features alone: they must tell all classes
+        self.expansion.grow(task.n_seen, generator(seed, task.index, "expansion"))
+
+    def features(self, images: Tensor) -> Tensor:
+        """(B, 2d): the old backbone's, then the new one's."""
+        return torch.cat([self.old[0](images), self.new_backbone(images)], dim=1)
+
+
+class BlindRows(GradientRule):
+    """The new classes' weights on the old backbone's features stay 0."""
+
+    def __init__(self, classifier: nn.Linear, task: Task) -> None:
+        super().__init__()
+        self._classifier, self.task = (classifier,), task
+
+    def apply(self, collected: Mapping[str, Tensor]) -> None:  # type: ignore[override]
+        (classifier,) = self._classifier
+        if classifier.weight.grad is not None:
+            _old_columns(classifier.weight.grad, self.task).zero_()
+
+
+def _old_columns(weight: Tensor, task: Task) -> Tensor:
+    """What the new classes' rows see of the old backbone."""
+    return weight[task.new, : weight.shape[1] // 2]
+
+
+def _aligned(logits: Tensor, classifier: nn.Linear, task: Task, factor: float) -> Tensor:
+    """Logits of a classifier as they will be once its new rows are aligned."""
+    length, bias = factor * moves.alignment(classifier, task), classifier.bias[task.new]
+    return torch.cat([logits[:, task.old], length * (logits[:, task.new] - bias) + bias], dim=1)
+
+
+def balanced_distillation(logits: Tensor, taught: Tensor, weights: Tensor, temperature: float) -> Tensor:
+    """Soft cross-entropy to the teacher's answer, re-weighed by class and made to add up to 1; one per image."""
+    target = weights * functional.softmax(taught / temperature, dim=1)
+    target = target / target.sum(dim=1, keepdim=True)
+    return -(target * functional.log_softmax(logits / temperature, dim=1)).sum(dim=1)
