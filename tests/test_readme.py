@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from endocil.commands.ledger import tables
+from endocil.methods import METHODS, method_options
 from endocil.report import insert_tables
 
 HOME = Path(__file__).parents[1]
@@ -49,3 +50,12 @@ def test_no_file_speaks_of_a_machine_or_a_registry() -> None:
         hidden = any(part.startswith(".") or part == "runs" for part in path.relative_to(HOME).parts)
         if path.is_file() and path.suffix in suffixes and not hidden and path != Path(__file__):
             assert not words.search(path.read_text("utf-8")), path
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_every_method_has_a_page_with_its_options_and_tests_that_exist(name: str) -> None:
+    page = (HOME / "docs" / "methods" / f"{name}.md").read_text("utf-8")
+    assert f"[{name}](docs/methods/{name}.md)" in README
+    assert [key for key in method_options(name) if f"method.{key}" not in page] == []
+    tests = "".join(path.read_text("utf-8") for path in (HOME / "tests").rglob("test_*.py"))
+    assert [test for test in re.findall(r"`(test_\w+)`", page) if f"def {test}(" not in tests] == []

@@ -41,7 +41,7 @@ def test_every_experiment_is_valid(path: Path) -> None:
 def test_completing_writes_out_the_defaults_of_the_named_things() -> None:
     whole = complete(load_settings({"data": {"name": "synthetic"}, "method": {"name": "icarl"}}))
     assert whole.memory.select == "mean"
-    assert whole.method.options == {"temperature": 2.0, "distil": 1.0}
+    assert whole.method.options == {"temperature": 2.0, "distil": 1.0, "native_schedule": False}
     assert complete(whole) == whole
 
 

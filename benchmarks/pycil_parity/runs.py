@@ -162,7 +162,9 @@ def table(lines: Sequence[dict[str, Any]], methods: Sequence[str], seeds: Sequen
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pycil", type=Path, required=True, help="checkout of PyCIL")
-    parser.add_argument("--images", type=Path, required=True, help="image folder (Hyper-Kvasir, or the part of it)")
+    parser.add_argument(
+        "--images", type=Path, required=True, help="image folder (Hyper-Kvasir, or the part of it)"
+    )
     parser.add_argument("--results", type=Path, default=Path("pycil-parity.jsonl"))
     parser.add_argument("--methods", nargs="+", default=["icarl", "wa", "der"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])

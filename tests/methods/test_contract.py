@@ -1,5 +1,6 @@
 """What every entry of METHODS promises the house (architecture, "The Method contract")."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,9 +9,9 @@ from life import ALL_METHODS, Life, differing, new_method, state_of
 
 from endocil.gradients import GradientRule
 from endocil.images.augment import Augmentation
-from endocil.images.batch import training_batches
+from endocil.images.batch import ImageSet, training_batches
 from endocil.images.cache import Images
-from endocil.methods.method import Phase
+from endocil.methods.method import Phase, TaskData
 from endocil.training import fit, only_training
 
 
@@ -86,6 +87,51 @@ def test_modules_outside_the_phase_keep_their_bits_and_batch_norm_statistics(lif
         changed = set(differing(before, state_of(life.method)))
         assert not changed & outside
         assert changed
+
+
+def test_predictors_hold_exactly_the_parameters_that_prediction_uses(life: Life) -> None:
+    for task in life.scenario.tasks:
+        life.step(task)
+        method = life.method.requires_grad_(True)
+        method(torch.randn(2, 3, 32, 32)).sum().backward()
+        used = {name for name, parameter in method.named_parameters() if parameter.grad is not None}
+        told = {id(parameter) for module in method.predictors for parameter in module.parameters()}
+        assert used == {name for name, parameter in method.named_parameters() if id(parameter) in told}
+        method.zero_grad(set_to_none=True)
+
+
+def test_images_of_known_classes_may_come_with_new_ones(life: Life) -> None:
+    life.live(1)
+    for task in life.scenario.tasks[1:2]:
+        known = ImageSet.of(life.images, life.scenario.rows("train", task.old)[::3])
+        data = TaskData(life.new_images(task) + known, life.learner._exemplars())
+        life.learner.learn(task, data.new)
+        assert life.method(torch.randn(2, 3, 32, 32)).isfinite().all()
+
+
+def test_a_batch_without_exemplars_gives_finite_losses(life: Life) -> None:
+    task, data = grown(life, 2)
+    for phase in life.method.phases(task, data):
+        batch = batch_of(replace(phase, images=data.new))
+        assert not batch.from_memory.any()
+        with only_training(life.method, phase.train):
+            losses = phase.objective(batch).losses
+            torch.stack([loss.mean() for loss in losses.values()]).sum().backward()
+        assert all(loss.isfinite().all() for loss in losses.values())
+
+
+def test_a_remainder_of_one_image_and_a_class_below_the_quota_are_learned(life: Life) -> None:
+    rows = life.scenario.rows("train", life.scenario.tasks[0].new)
+    labels = ImageSet.of(life.images, rows).labels
+    few = torch.cat(
+        [rows[labels == 0][:2], rows[labels == 1][:7]]
+    )  # 9 images in batches of 8; a class of 2 < 4
+    life.learner.learn(life.scenario.tasks[0], ImageSet.of(life.images, few))
+    for task in life.scenario.tasks[1:]:
+        life.learner.learn(task, life.new_images(task))
+    assert life.method(torch.randn(2, 3, 32, 32)).isfinite().all()
+    if life.memory is not None:
+        assert life.learner._exemplars().counts(6).tolist()[:2] == [2, 4]
 
 
 def test_a_fresh_method_grown_alike_accepts_a_trained_state(life: Life) -> None:

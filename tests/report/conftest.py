@@ -91,7 +91,7 @@ def _events(method: str, metrics: Mapping[str, Any], epochs: int) -> list[dict[s
     events: list[dict[str, Any]] = []
     for t, (start, end) in enumerate(_ranges(metrics["task_sizes"])):
         names = metrics["classes"][start:end]
-        events.append({"event": "task", "task": t, "classes": names, "parameters": 11184720})
+        events.append({"event": "task", "task": t, "classes": names})
         for epoch in range(epochs):
             losses = {"classification": 2.2 * 0.7**epoch + 0.1}
             if t and method in KEEPING:
@@ -113,6 +113,7 @@ def _events(method: str, metrics: Mapping[str, Any], epochs: int) -> list[dict[s
                 }
                 for c in names
             ]
+        events.append({"event": "learned", "task": t, "parameters": 11184720, "peak_megabytes": 700.4 + t})
     return events
 
 

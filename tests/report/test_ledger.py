@@ -56,6 +56,7 @@ def test_an_entry_holds_settings_metrics_environment_counts_and_time(make_run: M
     assert stored["seconds_per_epoch"] == 1.5
     assert stored["seconds"] == 45.0
     assert stored["parameters"] == 11184720
+    assert stored["peak_megabytes"] == 704
 
 
 def test_an_entry_is_small_and_holds_no_image_no_prediction_and_no_path(

@@ -1,5 +1,6 @@
 """Tables of the ledger and their places in documents."""
 
+import json
 import statistics
 from collections.abc import Callable
 from itertools import product
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from endocil.errors import EndocilError
-from endocil.report import Table, ablation_table, add_to_ledger, insert_tables, ledger_table
+from endocil.report import Table, ablation_table, add_to_ledger, costs_table, insert_tables, ledger_table
 from endocil.report.grouping import DASH
 from endocil.report.ledger import read_ledger
 from endocil.report.tables import Column, Spread
@@ -27,7 +28,7 @@ def test_the_ledger_table_groups_over_seeds(make_run: MakeRun, ledger: Path) -> 
     for method in ("joint", "icarl", "finetune"):
         for seed in (0, 1):
             add_to_ledger(make_run(method, seed), ledger)
-    table = ledger_table(ledger)
+    table = ledger_table(read_ledger(ledger))
     assert [row[:5] for row in table.rows] == [
         ("folder test-kvasir", "finetune", 5, None, 2),
         ("folder test-kvasir", "icarl", 5, "30", 2),
@@ -40,25 +41,52 @@ def test_the_ledger_table_groups_over_seeds(make_run: MakeRun, ledger: Path) -> 
     assert table.rows[2][7:] == (None, None, None)
 
 
-def test_the_ledger_table_can_be_of_one_data_set(make_run: MakeRun, ledger: Path) -> None:
+def test_the_ledger_table_goes_data_set_by_data_set(make_run: MakeRun, ledger: Path) -> None:
     add_to_ledger(make_run("icarl"), ledger)
     add_to_ledger(make_run("icarl", data__root="/images/other"), ledger)
     add_to_ledger(make_run("icarl", data__name="synthetic", data__root="synthetic"), ledger)
-    assert [row[0] for row in ledger_table(ledger).rows] == [
+    assert [row[0] for row in ledger_table(read_ledger(ledger)).rows] == [
         "folder other",
         "folder test-kvasir",
         "synthetic",
     ]
-    assert [row[0] for row in ledger_table(ledger, "other").rows] == ["folder other"]
-    assert [row[0] for row in ledger_table(ledger, "synthetic").rows] == ["synthetic"]
-    assert ledger_table(ledger, "nothing").rows == ()
+
+
+def test_the_costs_table_has_both_heads_and_what_was_measured(make_run: MakeRun, ledger: Path) -> None:
+    for method in ("finetune", "icarl"):
+        add_to_ledger(make_run(method), ledger)
+    unmeasured = add_to_ledger(
+        make_run("icarl", 1), ledger
+    )  # an entry of a version that did not measure memory
+    stored = json.loads(unmeasured.read_text())
+    unmeasured.write_text(json.dumps({**stored, "peak_megabytes": None, "seconds_per_epoch": 9.0}))
+    rows = costs_table(read_ledger(ledger)).rows
+    assert [row[1:4] for row in rows] == [
+        ("finetune", "softmax", 1),
+        ("icarl", "softmax", 2),
+        ("icarl", "nearest mean", 2),
+    ]
+    assert rows[0][-3:] == ("11,184,720", Spread(1.5), "704")
+    assert rows[1][-3:] == ("11,184,720", Spread(1.5), "704")
+    assert rows[2][-3:] == (None, None, None)
+    values = [entry.metrics["nearest_mean"]["af"] for entry in read_ledger(ledger) if entry.exemplars]
+    assert rows[2][8] == Spread(statistics.fmean(values), statistics.stdev(values))
+
+
+def test_entries_of_before_and_after_a_new_option_are_one_experiment(make_run: MakeRun, ledger: Path) -> None:
+    def complete(settings: dict) -> dict:
+        return {**settings, "method": {"sooner": False, **settings["method"]}}
+
+    add_to_ledger(make_run("icarl", 0), ledger)
+    add_to_ledger(make_run("icarl", 1, method__sooner=False), ledger)
+    assert [row[4] for row in ledger_table(read_ledger(ledger, complete=complete)).rows] == [2]
 
 
 def test_only_runs_with_the_same_images_training_and_buffer_compete(make_run: MakeRun, ledger: Path) -> None:
     for n in (30, 50):
         for method in ("icarl", "endocil"):
             add_to_ledger(make_run(method, memory__per_class=n), ledger)
-    table = ledger_table(ledger)
+    table = ledger_table(read_ledger(ledger))
     best = {table.rows[i][1] for i, j in table.marked() if j == 5}
     assert best == {"endocil (per_class=30)", "endocil (per_class=50)"}
 
@@ -68,7 +96,7 @@ def test_a_total_budget_is_shown_as_such(make_run: MakeRun, ledger: Path) -> Non
     settings = folder / "settings.toml"
     settings.write_text(settings.read_text().replace("per_class = 30\n", ""))
     add_to_ledger(folder, ledger)
-    assert ledger_table(ledger).rows[0][3] == "420 in all"
+    assert ledger_table(read_ledger(ledger)).rows[0][3] == "420 in all"
 
 
 def test_the_ablation_has_eight_rows_with_ticks(make_run: MakeRun, ledger: Path) -> None:
@@ -79,7 +107,7 @@ def test_the_ablation_has_eight_rows_with_ticks(make_run: MakeRun, ledger: Path)
         for seed in (0, 1, 2):
             changes = {"memory__select": select, "method__loss": loss, "method__gradients": gradients}
             add_to_ledger(make_run("endocil", seed, **changes), ledger)
-    table = ablation_table(ledger)
+    table = ablation_table(read_ledger(ledger))
     assert [column.title for column in table.columns[:6]] == [
         "MDBR",
         "PRCBL",
@@ -97,14 +125,14 @@ def test_other_selectors_are_no_row_of_the_ablation(make_run: MakeRun, ledger: P
     settings = folder / "settings.toml"
     settings.write_text(settings.read_text().replace('"mmd"', '"random"'))
     add_to_ledger(folder, ledger)
-    assert ablation_table(ledger).rows == ()
+    assert ablation_table(read_ledger(ledger)).rows == ()
 
 
 def test_ablations_that_differ_in_something_else_stay_apart(make_run: MakeRun, ledger: Path) -> None:
     for beta in (0.96, 0.99):
         for gradients in ("plain", "calibrated"):
             add_to_ledger(make_run("endocil", method__beta=beta, method__gradients=gradients), ledger)
-    rows = ablation_table(ledger).rows
+    rows = ablation_table(read_ledger(ledger)).rows
     assert [(row[2], row[3]) for row in rows] == [
         (DASH, "endocil (beta=0.96)"),
         ("✓", "endocil (beta=0.96)"),

@@ -11,6 +11,7 @@ from endocil.errors import EndocilError
 
 if TYPE_CHECKING:
     from endocil.report import Table
+    from endocil.settings import Settings
 
 
 def add(
@@ -30,7 +31,10 @@ def add(
 
 def table(
     folder: Ledger = Path("docs/results"),
-    which: Annotated[str, typer.Option("--which", help="runs, methods (as they come) or ablation.")] = "runs",
+    which: Annotated[
+        str,
+        typer.Option("--which", help="runs, methods (as they come), costs (with both heads) or ablation."),
+    ] = "runs",
 ) -> None:
     """Print a table of the ledger as Markdown, mean and spread over seeds."""
     known = tables(folder)
@@ -46,7 +50,7 @@ def insert(
         bool, typer.Option("--check", help="Change nothing; fail when a file is out of date.")
     ] = False,
 ) -> None:
-    """Write the ledger's tables (runs, methods, ablation) between the markers of README and docs."""
+    """Write the ledger's tables (runs, methods, costs, ablation) between the markers of README and docs."""
     from endocil.report import insert_tables
 
     known = tables(folder)
@@ -57,20 +61,39 @@ def insert(
 
 def tables(folder: Path) -> dict[str, "Table"]:
     """The ledger's tables by name."""
-    from endocil.report import ablation_table, ledger_table
+    from endocil.report import ablation_table, costs_table, ledger_table, read_ledger
 
+    entries = read_ledger(folder, complete=completed)
+    as_they_come = [entry for entry in entries if _as_it_comes(entry.settings)]
     return {
-        "runs": ledger_table(folder),
-        "methods": ledger_table(folder, keep=_as_it_comes),
-        "ablation": ablation_table(folder),
+        "runs": ledger_table(entries),
+        "methods": ledger_table(as_they_come),
+        "costs": costs_table(as_they_come),
+        "ablation": ablation_table(entries),
     }
 
 
-def _as_it_comes(settings: Mapping[str, Any]) -> bool:
-    """A method with its own components: nothing under [method] but the name, in [memory] the size alone."""
+def completed(settings: "Mapping[str, Any] | Settings") -> dict[str, Any]:
+    """Settings with every default written out; as they are where they name things that are not here."""
     from endocil.assembly import complete
     from endocil.settings import load_settings
 
+    try:
+        filled = complete(load_settings(settings))
+    except EndocilError:
+        return dict(settings)
+    return filled.model_dump(mode="json", exclude_none=True)
+
+
+def _as_it_comes(settings: Mapping[str, Any]) -> bool:
+    """A method with its own components: under [method] but the name and what is evaluated, in [memory] the size."""
+    from endocil.methods import method_class
+
     size = {key: settings["memory"][key] for key in ("per_class", "total") if key in settings["memory"]}
-    bare = {**settings, "method": {"name": settings["method"]["name"]}, "memory": size}
-    return complete(load_settings(bare)) == complete(load_settings(settings))
+    name = settings["method"]["name"]
+    try:
+        shown = method_class(name).shows
+    except EndocilError:  # a method from outside that is not installed here
+        return False
+    own = {key: settings["method"][key] for key in shown if key in settings["method"]}
+    return completed({**settings, "method": {"name": name, **own}, "memory": size}) == dict(settings)

@@ -1,13 +1,12 @@
 """endocil run, resume, demo and check."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from endocil.commands.common import Output, Overrides, Run, Source, console, resumable, say
-from endocil.commands.ledger import add
+from endocil.commands.ledger import add, completed
 from endocil.errors import EndocilError
 
 if TYPE_CHECKING:
@@ -41,12 +40,8 @@ def run(
 def _in_ledger(settings: "Settings", into: Path) -> bool:
     from endocil.assembly import complete
     from endocil.report import find_in_ledger
-    from endocil.settings import load_settings
 
-    def completed(values: "Mapping[str, Any] | Settings") -> dict[str, Any]:
-        return complete(load_settings(values)).model_dump(mode="json", exclude_none=True)
-
-    found = find_in_ledger(completed(settings), into, complete=completed)
+    found = find_in_ledger(completed(complete(settings)), into, complete=completed)
     if found is None:
         return False
     _refuse_other_images(found, complete(settings))

@@ -2,7 +2,8 @@
 
 Each task owns two numbers, alpha and beta: its classes' logits become alpha z + beta. They are learned on a few
 images of each class that the first phase never saw.
-Differs from the authors: held-out images per class, not a ratio of the buffer; every task keeps its own correction.
+Differs from the authors: images are held out anew in each task, not kept apart for ever; every task keeps its own
+correction.
 """
 
 from typing import Any, Literal, get_args
@@ -77,7 +78,9 @@ class BiC(Method):
     def notes(self, task: Task, data: TaskData) -> list[str]:
         if task.index == 0 or self._held_out_per_class(task, data):
             return []
-        return ["a class has a single image, so none can be held out: the bias is not corrected in this task"]
+        return [
+            "a class has fewer than two images, so none can be held out: the bias is not corrected in this task"
+        ]
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         share = moves.old_share(task)
@@ -113,10 +116,10 @@ class BiC(Method):
         return data.all.hold_out(n, generator(self.seed, task.index, "held out"))
 
     def _held_out_per_class(self, task: Task, data: TaskData) -> int:
-        """A tenth of a class's exemplars, at least one; fewer where a class is too small to spare as many."""
+        """A share of a class's exemplars, at least one; fewer, or none, where a class cannot spare as many."""
         exemplars, smallest = data.exemplars.counts(task.n_old), data.all.counts(task.n_seen).min()
         wanted = max(1, int(self.held_out * int(exemplars.max())))
-        return min(wanted, int(smallest) - 1)
+        return max(0, min(wanted, int(smallest) - 1))
 
     def classify(self, features: Tensor) -> Tensor:
         return self.corrections(self.classifier(features))  # type: ignore[no-any-return]

@@ -31,6 +31,9 @@ class DER(Method):
         **shared: Any,
     ) -> None:
         super().__init__(backbone, **shared)
+        moves.refuse_outside(
+            "auxiliary_weight", auxiliary_weight, auxiliary_weight >= 0, "a number from 0 on (the default is 1)"
+        )
         self.auxiliary_weight = auxiliary_weight
         self.branches: WholeBranches | LastBlocks = WholeBranches()
         self.auxiliary: GrowingClassifier | None = None

@@ -47,6 +47,9 @@ class DGR(Method):
         moves.refuse_unknown("variant", variant, get_args(Variant))
         moves.refuse_unknown("new_ratio", new_ratio, get_args(NewRatio))
         moves.refuse_temperature(temperature)
+        moves.refuse_outside(
+            "attenuation", attenuation, attenuation >= 0, "a number from 0 on (the default is 1)"
+        )
         self.variant, self.new_ratio, self.temperature = variant, new_ratio, temperature
         self.distil, self.attenuation = distil, attenuation
         self.teacher: nn.Module | None = None

@@ -36,6 +36,7 @@ class EWC(Finetune):
         **shared: Any,
     ) -> None:
         super().__init__(backbone, **shared)
+        moves.refuse_outside("strength", strength, strength >= 0, "a number of 0 or more (PyCIL's is 1000)")
         moves.refuse_unknown("fisher", fisher, get_args(Fisher))
         moves.refuse_outside("fisher_max", fisher_max, fisher_max > 0, "a number above 0 (PyCIL's is 1e-4)")
         self.strength, self.fisher, self.fisher_max = strength, fisher, fisher_max
@@ -56,17 +57,19 @@ class EWC(Finetune):
             fisher, before = measured[name], self.statistics.get(f"fisher/{name}")
             if before is not None:  # classes that came with this task have no past
                 share = moves.old_share(task)
-                known = fisher[: len(before)]
-                fisher[: len(before)] = share * before.to(known) + (1.0 - share) * known
+                known = leading(fisher, before)
+                known.copy_(share * before.to(known) + (1.0 - share) * known)
             self.statistics[f"fisher/{name}"] = fisher
             self.statistics[f"anchor/{name}"] = parameter.detach().clone()
 
     def _measured(self, kind: str, name: str) -> Tensor:
         return self.statistics[f"{kind}/{name}"].to(self.device)
 
+    def _learning_modules(self) -> tuple[nn.Module, ...]:
+        return (*trained_parts(self.backbone), self.classifier)
+
     def _learning(self) -> dict[str, nn.Parameter]:
-        modules = (*trained_parts(self.backbone), self.classifier)
-        wanted = {parameter for module in modules for parameter in module.parameters()}
+        wanted = {parameter for module in self._learning_modules() for parameter in module.parameters()}
         return {name: parameter for name, parameter in self.named_parameters() if parameter in wanted}
 
     def _measure(self, task: Task, data: TaskData) -> dict[str, Tensor]:
@@ -74,7 +77,9 @@ class EWC(Finetune):
         learning = self._learning()
         sums = {name: torch.zeros_like(parameter) for name, parameter in learning.items()}
         key, size, pieces = (task.index, "fisher"), self.schedule(task).batch_size, 0
-        self.train(self.fisher == "pycil")  # PyCIL lets batch norm's statistics move on while it measures
+        self.eval()
+        for module in self._learning_modules() if self.fisher == "pycil" else ():
+            module.train()  # PyCIL lets batch norm's statistics move on while it measures
         for batch in training_batches(data.new, size, data.augmentation, self.seed, key, self.device):
             piece = 1 if self.fisher == "sample" else len(batch)
             pairs = zip(torch.split(batch.images, piece), torch.split(batch.labels, piece), strict=True)
@@ -90,7 +95,13 @@ class EWC(Finetune):
 
 def penalty(held: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
     """1/2 sum F (theta - theta*)^2 over (theta, F, theta*); rows that came later are free."""
+    # theta stands first: the sum then runs in its memory order, also where F and theta* come from a checkpoint
     parts = [
-        (fisher * (parameter[: len(anchor)] - anchor).square()).sum() for parameter, fisher, anchor in held
+        ((leading(parameter, anchor) - anchor).square() * fisher).sum() for parameter, fisher, anchor in held
     ]
     return torch.stack(parts).sum() / 2.0
+
+
+def leading(values: Tensor, earlier: Tensor) -> Tensor:
+    """The part of a parameter that was there earlier: the classifier alone grows, by rows."""
+    return values if values.shape == earlier.shape else values[: len(earlier)]

@@ -30,6 +30,7 @@ class FOSTER(Method):
     """Boost the old network by a second backbone, then compress both into one that learns the next task."""
 
     replay = True
+    shows = ("evaluate",)
     native = (COSINE, replace(COSINE, epochs=170))
     native_compression = 130  # epochs
 

@@ -34,6 +34,7 @@ class LwF(Finetune):
     ) -> None:
         super().__init__(backbone, **shared)
         moves.refuse_temperature(temperature)
+        moves.refuse_outside("distil", distil, distil >= 0, "a number of 0 or more (PyCIL's is 3)")
         self.temperature, self.distil = temperature, distil
         self.teacher: nn.Module | None = None
 

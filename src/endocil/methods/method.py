@@ -99,6 +99,7 @@ class Method(nn.Module, ABC):
     replay = False  # keeps exemplars?
     joint = False  # wants all classes at once?
     selects = "mean"  # how exemplars are chosen when memory.select is not set
+    shows: tuple[str, ...] = ()  # options that choose what is evaluated, not what is learned
     native: tuple[Schedule, Schedule] | None = None  # its authors' schedule: first task, later tasks
 
     def __init__(

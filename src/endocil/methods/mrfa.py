@@ -3,7 +3,8 @@
 Exemplars are few and soon learned by heart. So each is made harder at one place of the network, drawn at random:
 what a stage (or the classifier) sees of it is moved along the gradient of its loss. The teacher's answer is asked
 for under the same change. New images stay as they are.
-Differs from the authors: no hooks; the gradients are taken in one pass before the step, batch norm in eval mode.
+As theirs, the gradients are taken in a pass of the exemplars alone before the step, batch norm in eval mode.
+Differs from the authors: no hooks, and that pass leaves no gradients of parameters behind.
 """
 
 import inspect
@@ -60,6 +61,7 @@ class MRFA(ICaRL):
         **shared: Any,
     ) -> None:
         super().__init__(backbone, **shared)
+        moves.refuse_outside("step", step, step >= 0, "a number from 0 on (the default is 0.0001)")
         if "before_stage" not in inspect.signature(backbone.forward).parameters:
             raise EndocilError(
                 f"network.backbone {type(backbone).__name__} does not let its stages' inputs be changed: "

@@ -1,8 +1,8 @@
 """From finished runs to tables, one HTML page, and the ledger of results."""
 
 from endocil.report.grouping import label
-from endocil.report.ledger import AlreadyInLedgerError, add_to_ledger, find_in_ledger
-from endocil.report.ledger_tables import ablation_table, ledger_table
+from endocil.report.ledger import AlreadyInLedgerError, add_to_ledger, find_in_ledger, read_ledger
+from endocil.report.ledger_tables import ablation_table, costs_table, ledger_table
 from endocil.report.markers import insert_tables
 from endocil.report.page import write_page
 from endocil.report.runs import RunRecord, read_run
@@ -15,10 +15,12 @@ __all__ = [
     "ablation_table",
     "add_to_ledger",
     "comparison",
+    "costs_table",
     "find_in_ledger",
     "insert_tables",
     "label",
     "ledger_table",
+    "read_ledger",
     "read_run",
     "write_page",
 ]

@@ -7,16 +7,17 @@ once in the ledger need not be repeated.
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from endocil.errors import EndocilError
 from endocil.files import write_atomically
-from endocil.report.grouping import data_label, digest, flat, identity, label, last_name, portable
+from endocil.report.grouping import data_label, digest, flat, identity, label, portable
 from endocil.report.runs import Json, RunRecord, read_run
 
 LEDGER = Path("docs/results")
+Complete = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 # The components that an ablation exchanges, in the paper's order.
 COMPONENTS = ("memory.select", "method.loss", "method.gradients")
 
@@ -37,6 +38,9 @@ class Entry:
     settings: Json
     metrics: Json
     exemplars: int
+    parameters: int | None = None  # that predict
+    seconds_per_epoch: float | None = None
+    peak_megabytes: float | None = None
 
 
 def add_to_ledger(run_folder: Path, ledger_folder: Path = LEDGER) -> Path:
@@ -54,7 +58,7 @@ def find_in_ledger(
     settings: Mapping[str, Any],
     ledger_folder: Path = LEDGER,
     *,
-    complete: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    complete: Complete | None = None,
 ) -> Path | None:
     """The ledger's file of a run with these settings, complete as settings.toml records them, or None.
 
@@ -65,8 +69,8 @@ def find_in_ledger(
     if complete is None or not Path(ledger_folder).is_dir():
         return None
     wanted = identity(settings)
-    entries = read_ledger(ledger_folder)
-    return next((entry.file for entry in entries if identity(complete(entry.settings)) == wanted), None)
+    entries = read_ledger(ledger_folder, complete=complete)
+    return next((entry.file for entry in entries if identity(entry.settings) == wanted), None)
 
 
 def ledger_name(settings: Mapping[str, Any]) -> str:
@@ -83,25 +87,23 @@ def _plain(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]+", "-", text).strip("-")
 
 
-def read_ledger(ledger_folder: Path = LEDGER, data: str | None = None) -> list[Entry]:
-    """All entries by file name, or those whose data set, or its folder, is called `data`."""
+def read_ledger(ledger_folder: Path = LEDGER, *, complete: Complete | None = None) -> list[Entry]:
+    """All entries by file name. `complete` fills in defaults that a setting has got since an entry was written."""
     if not Path(ledger_folder).is_dir():
         raise EndocilError(
             f"there is no ledger {ledger_folder}; a run is added with `endocil ledger add RUN`"
         )
     entries = [_read_entry(file) for file in sorted(Path(ledger_folder).glob("*.json"))]
-    return [entry for entry in entries if data is None or data in _data_names(entry.settings)]
-
-
-def _data_names(settings: Json) -> set[str]:
-    section = settings["data"]
-    return {data_label(settings), section["name"], last_name(section.get("root") or section["name"])}
+    if complete is None:
+        return entries
+    return [replace(entry, settings=complete(entry.settings)) for entry in entries]
 
 
 def _read_entry(file: Path) -> Entry:
     try:
         stored = json.loads(file.read_text("utf-8"))
-        return Entry(file, stored["settings"], stored["metrics"], stored["exemplars"])
+        measured = {key: stored.get(key) for key in ("parameters", "seconds_per_epoch", "peak_megabytes")}
+        return Entry(file, stored["settings"], stored["metrics"], stored["exemplars"], **measured)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EndocilError(
             f"{file} is not an entry of the ledger ({error}); remove it and add the run again "
@@ -128,14 +130,21 @@ def _without_confusions(head: Any) -> Any:
 
 
 def _measured(record: RunRecord) -> dict[str, Any]:
-    """Time of training, and the number of parameters where the run tells it."""
+    """Time of training, and memory and parameters where the run tells them."""
     seconds = [event["seconds"] for event in record.events_of("epoch") if "seconds" in event]
-    told = [event["parameters"] for event in record.events if "parameters" in event]
-    parameters = told[-1] if told else record.environment.get("parameters")
+    learned = record.events_of("learned")
+    costs = (
+        {}
+        if not learned
+        else {
+            "parameters": learned[-1]["parameters"],
+            "peak_megabytes": round(max(event["peak_megabytes"] for event in learned)),
+        }
+    )
     return {
         "seconds_per_epoch": round(sum(seconds) / len(seconds), 3) if seconds else None,
         "seconds": round(sum(seconds), 1) if seconds else None,
-        **({} if parameters is None else {"parameters": parameters}),
+        **costs,
     }
 
 

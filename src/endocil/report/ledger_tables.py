@@ -1,13 +1,11 @@
-"""Tables from the ledger: every experiment, and the ablation of the three components."""
+"""Tables from the ledger: every experiment, both heads with their costs, and the ablation of the components."""
 
 import json
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 from endocil.report.grouping import DASH, Group, data_label, flat, groups, identity, label, varying
-from endocil.report.ledger import LEDGER, Entry, read_ledger
-from endocil.report.tables import Cell, Column, Table, metric_cells, metric_columns
+from endocil.report.ledger import Entry
+from endocil.report.tables import Cell, Column, Table, metric_cells, metric_columns, spread
 
 # The paper's name of a component, its setting, and the values for "with" and "without" it.
 ABLATION = (
@@ -20,16 +18,8 @@ TICK = "✓"
 Entries = Group[Entry]
 
 
-def ledger_table(
-    ledger_folder: Path = LEDGER,
-    data: str | None = None,
-    *,
-    keep: Callable[[Mapping[str, Any]], bool] = lambda settings: True,
-) -> Table:
-    """Every experiment, data set by data set, mean ± sample standard deviation over its seeds.
-
-    `keep` tells from the settings whether a run belongs into the table."""
-    entries = [entry for entry in read_ledger(ledger_folder, data) if keep(entry.settings)]
+def ledger_table(entries: Sequence[Entry]) -> Table:
+    """Every experiment, data set by data set, mean ± sample standard deviation over its seeds."""
     found = sorted(groups(entries), key=_order)
     columns = (
         Column("data", "Data"),
@@ -86,9 +76,50 @@ def _is_own(key: str) -> bool:
     return key == "seed" or (key.startswith(("method.", "memory.")) and key not in sizes)
 
 
-def ablation_table(ledger_folder: Path = LEDGER, data: str | None = None) -> Table:
+HEADS = {"softmax": "softmax", "nearest_mean": "nearest mean"}
+
+
+def costs_table(entries: Sequence[Entry]) -> Table:
+    """Every experiment with both heads, and what it costs: parameters that predict, time and memory of training."""
+    found = sorted(groups(entries), key=_order)
+    lines = [(group, head) for group in found for head in HEADS if group.first.metrics.get(head) is not None]
+    columns = (
+        Column("data", "Data"),
+        Column("method", "Method"),
+        Column("head", "Head"),
+        Column("seeds", "Seeds", True),
+        *metric_columns(),
+        Column("parameters", "Parameters", True),
+        Column("seconds_per_epoch", "s / epoch", True),
+        Column("peak_megabytes", "Peak MB", True),
+    )
+    rows = tuple(_costs_row(group, head) for group, head in lines)
+    contests = tuple(_contest(group) and f"{head} {_contest(group)}" for group, head in lines)
+    return Table("Both heads of the runs in the ledger, in percent, and their costs", columns, rows, contests)
+
+
+def _costs_row(group: Entries, head: str) -> tuple[Cell, ...]:
+    name = (data_label(group.first.settings), group.label, HEADS[head], len(group.seeds))
+    costs = _costs(group) if head == "softmax" else (None, None, None)
+    return (*name, *metric_cells(group, head), *costs)
+
+
+def _costs(group: Entries) -> tuple[Cell, ...]:
+    """Means over the seeds that measured them."""
+    measured = [entry for entry in group.results if entry.peak_megabytes is not None]
+    if not measured:
+        return (None, None, None)
+    megabytes = sum(entry.peak_megabytes or 0.0 for entry in measured) / len(measured)
+    return (
+        f"{measured[0].parameters:,}",
+        spread(entry.seconds_per_epoch for entry in measured),
+        f"{megabytes:,.0f}",
+    )
+
+
+def ablation_table(entries: Sequence[Entry]) -> Table:
     """With and without each of the three components: the runs whose settings name all three."""
-    found = [group for group in groups(read_ledger(ledger_folder, data)) if None not in _ticks(group)]
+    found = [group for group in groups(entries) if None not in _ticks(group)]
     shared = _labels_without_components(found)
     found.sort(key=lambda group: (shared[group.label], _buffer(group.first) or "", _ticks(group)))
     rows = tuple(_ablation_row(group, shared[group.label]) for group in found)

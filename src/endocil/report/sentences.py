@@ -45,11 +45,18 @@ def _in_tasks(groups: Sequence[Runs]) -> str:
 
 
 def _how(groups: Sequence[Runs]) -> str:
-    epochs = _either(group.first.settings.get("train", {}).get("epochs") for group in groups)
     seeds = sorted({seed for group in groups for seed in group.seeds})
     plural = "seed" if len(seeds) == 1 else "seeds"
-    trained = f"; {epochs} epochs per task" if epochs else ""
-    return f"{_memory(groups)}{trained}; {plural} {_listed(list(map(str, seeds)))}."
+    return f"{_memory(groups)}{_trained(groups)}; {plural} {_listed(list(map(str, seeds)))}."
+
+
+def _trained(groups: Sequence[Runs]) -> str:
+    """Epochs as they were run: a method may train a task in several phases, or by a schedule of its own."""
+    events = [event for group in groups for event in group.first.events_of("epoch")]
+    epochs = _either(event.get("epochs") for event in events)
+    phases = {(event["task"], event.get("phase")) for event in events}
+    each = "task" if len(phases) == len({task for task, _ in phases}) else "phase of a task"
+    return f"; {epochs} epochs per {each}" if epochs else ""
 
 
 def _memory(groups: Sequence[Runs]) -> str:
