@@ -186,7 +186,9 @@ def compare(case: Case, images: Images) -> Iterator[Row]:
     for phase, what in case.steps.items():
         losses = (still.ours[phase].loss, still.theirs[phase].loss)
         yield Row(case, f"{what}: gradients{suffix}", gradients(case, still, phase), losses)
-    if still.method.replay and case.target:
+    if not case.target:
+        return
+    if still.method.replay:
         chosen, means = exemplars(still)
         yield Row(case, "exemplars, in order", [chosen])
         yield Row(case, "class means, float32", [means])

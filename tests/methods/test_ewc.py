@@ -22,10 +22,8 @@ CPU = torch.device("cpu")
 
 def in_second_task(life: Life) -> tuple[Task, TaskData, Phase]:
     """Learn the first task and make room for the second."""
-    life.live(1)
-    task = life.scenario.tasks[1]
+    task, data = life.scenario.tasks[1], life.live(1).data(life.scenario.tasks[1])
     life.method.grow(task)
-    data = life.data(task)
     (phase,) = life.method.phases(task, data)
     return task, data, phase
 
@@ -152,7 +150,7 @@ def test_at_the_anchor_the_penalty_and_its_gradient_are_0(images: Images, tmp_pa
 
 def test_the_penalty_and_its_gradient_equal_the_formula(images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path, new_method("ewc", epochs=1, strength=70.0), increments=(3, 3))
-    task, _, phase = in_second_task(life)
+    _, _, phase = in_second_task(life)
     moved(life.method)
     loss, total = phase.objective(a_batch(phase)).losses["penalty"], 0.0
     learning = dict(life.method.named_parameters())
@@ -163,7 +161,6 @@ def test_the_penalty_and_its_gradient_equal_the_formula(images: Images, tmp_path
         total += 70.0 / 2 * float((fisher.double() * away**2).sum())
         assert torch.allclose(gradient[: len(anchor)], (70.0 * fisher * away).float(), rtol=1e-4, atol=1e-12)
         assert bool((gradient[len(anchor) :] == 0).all())  # rows of new classes are free
-    assert len(gradient) == task.n_seen
     assert loss.item() == pytest.approx(total, rel=1e-5)
 
 
@@ -235,7 +232,7 @@ def test_prediction_needs_the_backbone_and_the_classifier(images: Images, tmp_pa
 def test_options_have_pycils_defaults_and_wrong_values_are_refused() -> None:
     defaults = {"strength": 1000.0, "fisher": "batch", "fisher_max": 1e-4, "native_schedule": False}
     assert method_options("ewc") == defaults
-    for option, value in (("strength", -1.0), ("fisher_max", 0.0), ("fisher_max", float("nan"))):
+    for option, value in (("strength", -1.0), ("strength", float("nan")), ("fisher_max", 0.0)):
         with pytest.raises(EndocilError, match=rf"method\.{option} is {value}; expected a number"):
             new_method("ewc", **{option: value})
     with pytest.raises(EndocilError, match=r"method\.fisher: input should be 'batch', 'sample' or 'pycil'"):

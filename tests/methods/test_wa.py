@@ -59,7 +59,7 @@ def test_the_losses_equal_a_plain_loop_weighed_by_the_share_of_old_classes(
 
 
 def test_the_gradient_of_the_logits_is_the_weighed_sum_of_both(images: Images, tmp_path: Path) -> None:
-    life = life_of(images, tmp_path)
+    life = life_of(images, tmp_path, temperature=50.0)  # answers of a young network are far apart
     _, phase = in_second_task(life)
     life.method.train()
     outcome = phase.objective(batch := a_batch(phase.images))
@@ -67,7 +67,8 @@ def test_the_gradient_of_the_logits_is_the_weighed_sum_of_both(images: Images, t
     (found,) = torch.autograd.grad(total, outcome.logits)
     logits, taught = outcome.logits.detach().double(), life.method.teacher(batch.images).double()
     answer = torch.softmax(logits, dim=1) - functional.one_hot(batch.labels, 6)
-    held = (torch.softmax(logits[:, :4] / 2, dim=1) - torch.softmax(taught / 2, dim=1)) / 2
+    held = (torch.softmax(logits[:, :4] / 50, dim=1) - torch.softmax(taught / 50, dim=1)) / 50
+    assert held.abs().max() > 1e-3
     expected = 2 / 6 * answer + 4 / 6 * functional.pad(held, (0, 2))
     assert torch.allclose(found.double(), expected, atol=1e-6)
 
@@ -164,7 +165,7 @@ def test_it_learns_from_new_images_and_exemplars_and_keeps_the_quota_or_all_of_a
         exemplars, new = len(life.memory), len(life.new_images(task))
         life.step(task)
         (phase,) = life.method.phases(task, life.data(task))
-        assert int((~phase.images.from_memory).sum()) == new
+        assert phase.images.from_memory.tolist() == [False] * new + [True] * len(life.memory)
         assert task.index != 1 or (new + exemplars) % 8 == 1  # a last batch of one joins the one before
     counts = [len(rows) for rows in life.memory.rows.values()]
     assert counts == [QUOTA, QUOTA, QUOTA, 3, QUOTA, QUOTA]

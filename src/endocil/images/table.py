@@ -28,6 +28,9 @@ class Reader(Protocol):
         ...
 
 
+COLUMNS = ("groups", "sources", "parts", "frames", "arrivals")  # one value per image, beside id and label
+
+
 @dataclass(frozen=True, eq=False)
 class ImageTable:
     """One row per image. Ids are unique and stable: relative paths with forward slashes, or names."""
@@ -36,14 +39,20 @@ class ImageTable:
     labels: np.ndarray  # (N,) int64 into classes
     classes: tuple[str, ...]
     reader: Reader
-    groups: tuple[
-        str, ...
-    ]  # images of one group belong together (a patient, near duplicates); "" where unknown
+    groups: tuple[str, ...]  # images of one group belong together (a patient, a video); "" where unknown
     sources: tuple[str, ...]  # the device or centre; "" where unknown
     notes: tuple[str, ...] = ()  # what the loader skipped or found, in sentences
+    parts: tuple[
+        str, ...
+    ] = ()  # a split that comes with the data: a part's name or a fold's number; "" where none
+    frames: tuple[int, ...] = ()  # which frame of its group's video it is; -1 where unknown
+    arrivals: tuple[int, ...] = ()  # the task in which it arrives, where the data says so; -1 where not
 
     def __post_init__(self) -> None:
-        for name in ("ids", "classes", "groups", "sources", "notes"):
+        for name, unknown in (("parts", ""), ("frames", -1), ("arrivals", -1)):
+            if not getattr(self, name):
+                object.__setattr__(self, name, (unknown,) * len(self.ids))
+        for name in ("ids", "classes", "notes", *COLUMNS):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         labels = np.array(
             self.labels, dtype=np.int64
@@ -68,10 +77,8 @@ class ImageTable:
         chosen = np.arange(len(self))[wanted]  # (M,) checks the range and turns a mask into rows
         return replace(
             self,
-            ids=tuple(self.ids[row] for row in chosen),
             labels=self.labels[chosen],
-            groups=tuple(self.groups[row] for row in chosen),
-            sources=tuple(self.sources[row] for row in chosen),
+            **{name: tuple(getattr(self, name)[row] for row in chosen) for name in ("ids", *COLUMNS)},
         )
 
     def keep_classes(self, names: Sequence[str]) -> "ImageTable":
@@ -96,7 +103,7 @@ class ImageTable:
             raise EndocilError(
                 f"image table: labels have shape {self.labels.shape}; expected one number per image"
             )
-        for name in ("labels", "groups", "sources"):
+        for name in ("labels", *COLUMNS):
             n = len(getattr(self, name))
             if n != len(self.ids):
                 raise EndocilError(f"image table: {len(self.ids)} ids, but {n} {name}; give one per image")

@@ -32,7 +32,10 @@ class DER(Method):
     ) -> None:
         super().__init__(backbone, **shared)
         moves.refuse_outside(
-            "auxiliary_weight", auxiliary_weight, auxiliary_weight >= 0, "a number from 0 on (the default is 1)"
+            "auxiliary_weight",
+            auxiliary_weight,
+            auxiliary_weight >= 0,
+            "a number from 0 on (the default is 1)",
         )
         self.auxiliary_weight = auxiliary_weight
         self.branches: WholeBranches | LastBlocks = WholeBranches()
