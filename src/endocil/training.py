@@ -153,8 +153,9 @@ class _Log:
         losses = {name: float(sums.sum() / self.images.sum()) for name, sums in self.per_class.items()}
         penalties = {name[7:]: means.pop(name) for name in list(means) if name.startswith("losses/")}
         per_class = {name: _ratios(sums, self.images) for name, sums in self.per_class.items()}
-        rows = (self.rows / self.steps).tolist()
-        return {"losses": losses | penalties, "per_class": per_class, **means, "classifier_rows": rows}
+        # a phase may leave the classifier alone: then there is no gradient to tell of
+        rows = {"classifier_rows": (self.rows / self.steps).tolist()} if "classifier_gradient" in means else {}
+        return {"losses": losses | penalties, "per_class": per_class, **means, **rows}
 
 
 def _ratios(sums: Tensor, counts: Tensor) -> list[float | None]:

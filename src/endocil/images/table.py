@@ -78,7 +78,7 @@ class ImageTable:
         return replace(
             self,
             labels=self.labels[chosen],
-            **{name: tuple(getattr(self, name)[row] for row in chosen) for name in ("ids", *COLUMNS)},
+            **{name: tuple(getattr(self, name)[row] for row in chosen) for name in ("ids", *COLUMNS)},  # type: ignore[arg-type]
         )
 
     def keep_classes(self, names: Sequence[str]) -> "ImageTable":
