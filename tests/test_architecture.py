@@ -16,7 +16,7 @@ BLOCKS = [
     ["errors", "randomness", "files", "registry", "usage"],
     ["settings", "presets"],
     ["_mmd", "selection", "losses", "gradients"],
-    ["images", "datasets", "scenario"],
+    ["images", "datasets", "splitting", "scenario", "audit"],
     [
         "networks",
         "methods",

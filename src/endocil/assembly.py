@@ -8,6 +8,8 @@ import numpy as np
 import torch
 
 from endocil.datasets import DATASETS, load_table
+from endocil.datasets.folder import expand
+from endocil.errors import EndocilError
 from endocil.images.augment import Augmentation
 from endocil.images.cache import Images, load_images
 from endocil.images.table import ImageTable
@@ -16,8 +18,9 @@ from endocil.methods import METHODS, SHARED, Method, build_method, method_class
 from endocil.methods.method import shared_schedule
 from endocil.networks import BACKBONES, build_backbone
 from endocil.registry import check_options, options_of, resolve
-from endocil.scenario import Scenario, build_scenario, keep_classes
+from endocil.scenario import Scenario, arrival_order, build_scenario, keep_classes
 from endocil.settings import Settings
+from endocil.splitting import Folds, Split, by_file, by_given, by_group, by_image, grouped_by_pattern
 
 Progress = Callable[[int, int], None]
 
@@ -50,6 +53,7 @@ def assemble(settings: Settings, progress: Progress | None = None) -> Parts:
         ),
         notes=(
             *images.table.notes,
+            *scenario.notes,
             *(f"left out {name}: {reason}" for name, reason in images.skipped),
             *notes,
         ),
@@ -84,13 +88,14 @@ def complete(settings: Settings) -> Settings:
 def kept_table(settings: Settings) -> ImageTable:
     """The images of the kept classes, before any is read."""
     chosen = settings.scenario
-    return keep_classes(
+    kept = keep_classes(
         load_table(settings.data.name, settings.data.options),
         minimum=chosen.minimum,
         leave_out=chosen.leave_out,
         order=chosen.order,
         seed=settings.seed,
     )
+    return kept.keep_classes(arrival_order(kept)[0]) if chosen.tasks == "given" else kept
 
 
 def images_and_scenario(settings: Settings, progress: Progress | None = None) -> tuple[Images, Scenario]:
@@ -100,14 +105,42 @@ def images_and_scenario(settings: Settings, progress: Progress | None = None) ->
     images = load_images(kept_table(settings), settings.data.size, skip_unreadable=skip, progress=progress)
     if images.skipped:
         images = _still_large_enough(images, chosen.minimum)
-    scenario = build_scenario(
-        images.table,
-        increments=chosen.increments,
-        tasks=chosen.tasks,
-        validation=chosen.validation,
-        split_seed=chosen.split_seed,
-    )
-    return images, scenario
+    return images, scenario_of(images.table, settings)
+
+
+def scenario_of(table: ImageTable, settings: Settings) -> Scenario:
+    """The split and the tasks of a table of kept classes."""
+    chosen, split = settings.scenario, split_of(table, settings)
+    if chosen.tasks == "given":
+        return build_scenario(table, increments=arrival_order(table)[1], split=split)
+    return build_scenario(table, increments=chosen.increments, tasks=chosen.tasks, split=split)
+
+
+def split_of(table: ImageTable, settings: Settings) -> Split:
+    """Which images train and which test, as the settings ask for it."""
+    chosen = settings.scenario
+    folds = Folds(chosen.folds, chosen.fold)
+    how: dict[str, Any] = {"validation": chosen.validation, "folds": folds, "seed": chosen.split_seed}
+    if chosen.split is not None:
+        if chosen.split_by != "image" or folds != Folds() or chosen.validation:
+            raise EndocilError(
+                "scenario.split gives the split as a file; leave out split_by, folds, fold and validation"
+            )
+        return by_file(table, expand(chosen.split, "scenario.split"))
+    if chosen.split_by == "given":
+        return by_given(table, **how)
+    if chosen.split_by == "group":
+        return by_group(table, groups_of(table, chosen.groups), **how)
+    if chosen.groups != "given":
+        raise EndocilError("scenario.groups is set, but scenario.split_by is not 'group'; set both or none")
+    return by_image(table, **how)
+
+
+def groups_of(table: ImageTable, wanted: str) -> tuple[str, ...]:
+    """What belongs together: by the data, by near duplicates, or by a pattern on the path."""
+    if wanted == "given":
+        return table.groups
+    return grouped_by_pattern(table, wanted)
 
 
 def _still_large_enough(images: Images, minimum: int) -> Images:

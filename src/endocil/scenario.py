@@ -1,5 +1,6 @@
 """The story of a life: which classes are kept, which images train and which test, and which classes come when."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -10,8 +11,18 @@ import torch
 from endocil.errors import EndocilError
 from endocil.images.table import ImageTable
 from endocil.randomness import generator
+from endocil.splitting import TEST, TRAIN, VALIDATION, Folds, Split, by_image
 
-TRAIN, VALIDATION, TEST = "train", "validation", "test"
+__all__ = [
+    "TEST",
+    "TRAIN",
+    "VALIDATION",
+    "Scenario",
+    "Task",
+    "arrival_order",
+    "build_scenario",
+    "keep_classes",
+]
 
 
 @dataclass(frozen=True)
@@ -46,6 +57,7 @@ class Scenario:
     table: ImageTable
     tasks: tuple[Task, ...]
     part: np.ndarray  # (N,) str: train, validation or test
+    notes: tuple[str, ...] = ()  # what the split could not do
 
     def rows(self, part: str, classes: slice) -> torch.Tensor:
         """Rows of the table in this part whose class lies in the range, in table order."""
@@ -104,21 +116,34 @@ def _ordered(kept: list[str], order: str | Sequence[str], seed: int) -> list[str
     return list(order)
 
 
+def arrival_order(table: ImageTable) -> tuple[list[str], list[int]]:
+    """Classes by the task in which the data says they arrive, and how many arrive in each."""
+    arrival: dict[str, int] = {}
+    for label, task in zip(table.labels.tolist(), table.arrivals, strict=True):
+        name = table.classes[label]
+        if task < 0:
+            raise EndocilError(
+                f"scenario.tasks is 'given', but the data does not say when '{name}' arrives; "
+                f"give a CSV with a task column, or the number of tasks"
+            )
+        if arrival.setdefault(name, task) != task:
+            raise EndocilError(f"the class '{name}' arrives in task {arrival[name]} and in task {task}")
+    order = sorted(arrival, key=lambda name: (arrival[name], name))
+    sizes = Counter(arrival[name] for name in order)
+    return order, [sizes[task] for task in sorted(sizes)]
+
+
 def build_scenario(
     table: ImageTable,
     *,
     increments: Sequence[int] | None = None,
     tasks: int | None = None,
-    validation: float = 0.0,
-    split_seed: int = 1993,  # PyCIL's usual seed; the paper does not give its own
+    split: Split | None = None,
 ) -> Scenario:
-    """Split each class on its own and cut the classes, in their order, into tasks."""
+    """Cut the classes, in their order, into tasks; without a split, each class is split by image as in the paper."""
     sizes = _sizes(len(table.classes), increments, tasks)
-    part = np.empty(len(table), dtype="U10")
-    for label, name in enumerate(table.classes):
-        rows = np.flatnonzero(table.labels == label)
-        part[rows] = _split_class(name, len(rows), validation, split_seed)
-    return Scenario(table, _tasks(sizes), part)
+    split = split or by_image(table, validation=0.0, folds=Folds(), seed=1993)
+    return Scenario(table, _tasks(sizes), split.part, split.notes)
 
 
 def _sizes(n: int, increments: Sequence[int] | None, tasks: int | None) -> list[int]:
@@ -144,19 +169,3 @@ def _even_sizes(n: int, tasks: int) -> list[int]:
 def _tasks(sizes: Sequence[int]) -> tuple[Task, ...]:
     starts = np.cumsum([0, *sizes[:-1]]).tolist()
     return tuple(Task(i, start, size) for i, (start, size) in enumerate(zip(starts, sizes, strict=True)))
-
-
-def _split_class(name: str, n: int, validation: float, seed: int) -> np.ndarray:
-    """4n // 5 images train, the rest test (the paper's rule); validation is taken from the training images."""
-    n_train = 4 * n // 5
-    n_validation = int(n_train * validation)
-    if n_train - n_validation < 1:
-        raise EndocilError(
-            f"class '{name}' has {n} images: too few for a training and a test part; "
-            f"raise scenario.minimum above {n} or list it in scenario.leave_out"
-        )
-    part = np.full(n, TEST, dtype="U10")
-    shuffled = torch.randperm(n, generator=generator(seed, "split", name)).numpy()
-    part[shuffled[:n_train]] = TRAIN
-    part[shuffled[:n_validation]] = VALIDATION
-    return part

@@ -38,10 +38,15 @@ class DataSettings(_OpenSection):
 
 class ScenarioSettings(_Section):
     increments: tuple[int, ...] | None = None
-    tasks: int | None = None
+    tasks: int | Literal["given"] | None = None
     order: Literal["alphabetical", "seeded"] | tuple[str, ...] = "alphabetical"
     minimum: int = Field(1, ge=1)
     leave_out: tuple[str, ...] = ()
+    split_by: Literal["image", "group", "given"] = "image"
+    groups: str = "given"  # or "near-duplicates", or a pattern on the image's path with one bracket
+    folds: int | None = None
+    fold: int = 0
+    split: str | None = None  # a split.csv that a run has recorded
     validation: float = Field(0.0, ge=0.0, lt=1.0)
     split_seed: int = 1993
 

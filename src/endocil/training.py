@@ -154,7 +154,9 @@ class _Log:
         penalties = {name[7:]: means.pop(name) for name in list(means) if name.startswith("losses/")}
         per_class = {name: _ratios(sums, self.images) for name, sums in self.per_class.items()}
         # a phase may leave the classifier alone: then there is no gradient to tell of
-        rows = {"classifier_rows": (self.rows / self.steps).tolist()} if "classifier_gradient" in means else {}
+        rows = (
+            {"classifier_rows": (self.rows / self.steps).tolist()} if "classifier_gradient" in means else {}
+        )
         return {"losses": losses | penalties, "per_class": per_class, **means, **rows}
 
 

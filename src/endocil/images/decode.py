@@ -1,6 +1,7 @@
-"""Image files into square pixels. Ordinary JPEG goes through libjpeg-turbo, everything else through Pillow.
+"""Image files into square pixels. Large JPEGs go through libjpeg-turbo, everything else through Pillow.
 
-The image is resized to size x size directly, whatever its shape, as the paper does.
+The image is resized to size x size directly, whatever its shape, as the paper does. Of a file with several
+pages or an animation the first one counts.
 """
 
 import hashlib
@@ -20,7 +21,7 @@ from endocil.images.table import UnreadableImageError
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 MAX_PIXELS = 89_478_485  # Pillow's own limit; a small file can claim to be larger and fill the memory
-RULES = "decode rules 1"  # raise it when the pixels of the same file come out differently
+RULES = "decode rules 2"  # raise it when the pixels of the same file come out differently
 
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -44,13 +45,14 @@ class FileReader:
 
     def read(self, image_id: str, size: int) -> np.ndarray:
         """(size, size, 3) uint8 RGB; raises UnreadableImageError with a reason."""
-        path = self.root / image_id
-        try:
-            return decode(path.read_bytes(), size)
-        except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
-            raise UnreadableImageError(error.strerror or str(error)) from error
-        except OSError as error:  # the disk or the network fails, not this image: nothing to remember
-            raise EndocilError(f"cannot read {path}: {error.strerror or error}; try again") from error
+        return decode(self._bytes(image_id), size)
+
+    def whole(self, image_id: str) -> Image.Image:
+        """The image in its own size, RGB and upright; raises UnreadableImageError with a reason."""
+        return decode_whole(self._bytes(image_id))
+
+    def _bytes(self, image_id: str) -> bytes:
+        return read_file(self.root / image_id)
 
     def fingerprint(self, ids: Sequence[str]) -> str:
         """Folder, sizes and times of the files, so that a changed file is decoded again."""
@@ -62,22 +64,41 @@ class FileReader:
 
 def decode(data: bytes, size: int) -> np.ndarray:
     """The bytes of an image file as (size, size, 3) uint8 RGB; raises UnreadableImageError with a reason."""
-    if not data:
-        raise UnreadableImageError("the file is empty")
     image = _open(data)
     try:
         pixels = _shrink_jpeg(data, image, size) or _to_rgb(image).resize((size, size), _BILINEAR)
         return np.asarray(_turn_upright(pixels, image))  # (size, size, 3)
     except _DAMAGED as error:
-        raise UnreadableImageError(_one_line(error)) from error
+        raise UnreadableImageError(one_line(error)) from error
+
+
+def decode_whole(data: bytes) -> Image.Image:
+    """The bytes of an image file as RGB in its own size, upright; raises UnreadableImageError with a reason."""
+    image = _open(data)
+    try:
+        return _turn_upright(_to_rgb(image), image)
+    except _DAMAGED as error:
+        raise UnreadableImageError(one_line(error)) from error
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a file; one that is not there, or may not be read, is an unreadable image."""
+    try:
+        return path.read_bytes()
+    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        raise UnreadableImageError(error.strerror or str(error)) from error
+    except OSError as error:  # the disk or the network fails, not this image: nothing to remember
+        raise EndocilError(f"cannot read {path}: {error.strerror or error}; try again") from error
 
 
 def _open(data: bytes) -> Image.Image:
     """Reads the header alone."""
+    if not data:
+        raise UnreadableImageError("the file is empty")
     try:
         image = Image.open(io.BytesIO(data), formats=_FORMATS)
     except Image.DecompressionBombError as error:
-        raise UnreadableImageError(_one_line(error)) from error
+        raise UnreadableImageError(one_line(error)) from error
     except _DAMAGED as error:
         raise UnreadableImageError("not a BMP, JPEG, PNG, TIFF or WebP image, or damaged") from error
     if image.width * image.height > MAX_PIXELS:
@@ -88,22 +109,35 @@ def _open(data: bytes) -> Image.Image:
 
 
 def _shrink_jpeg(data: bytes, header: Image.Image, size: int) -> Image.Image | None:
-    """libjpeg-turbo decodes at 1/8, 1/4 or 1/2 where that leaves twice the pixels needed; Pillow shrinks on.
+    """libjpeg-turbo decodes at 1/8, 1/4 or 1/2 where that leaves at least 9/8 of the size; that is shrunk on.
 
-    None where Pillow has to decide: other formats, CMYK, and files that libjpeg complains about."""
+    None where Pillow has to decide: other formats, small images, CMYK, and files that libjpeg complains about."""
     if header.format not in ("JPEG", "MPO") or header.mode not in ("RGB", "L"):
         return None
     width, height = header.size
-    part = next((part for part in (8, 4, 2) if min(width, height) >= 2 * size * part), 1)
+    part = next((part for part in (8, 4, 2) if 8 * min(width, height) >= 9 * size * part), 1)
+    if part == 1:
+        return None
     try:
         pixels = simplejpeg.decode_jpeg(
             data, "RGB", min_height=-(-height // part), min_width=-(-width // part)
         )
     except ValueError:
         return None
+    if width % part == 0 and height % part == 0:
+        return Image.fromarray(_shrink(pixels, size))
     # sizes were rounded up: without the box, 531 pixels at 1/4 would be squeezed as if they were 532
     box = (0, 0, width / part, height / part)
     return Image.fromarray(pixels).resize((size, size), _BILINEAR, box=box)
+
+
+def _shrink(pixels: np.ndarray, size: int) -> np.ndarray:
+    """Pillow's bilinear filter as torch computes it: three times as fast, some values differ by 1."""
+    import torch  # here: a process that draws synthetic images would start slowly with it
+
+    planes = torch.from_numpy(pixels).permute(2, 0, 1)[None]  # (1, 3, H, W)
+    small = torch.nn.functional.interpolate(planes, (size, size), mode="bilinear", antialias=True)
+    return small[0].permute(1, 2, 0).contiguous().numpy()  # (size, size, 3)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -143,5 +177,5 @@ def _stamp(path: str) -> str:
     return f"{status.st_size},{status.st_mtime_ns},{status.st_mode};"  # the mode: whether it may be read
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
