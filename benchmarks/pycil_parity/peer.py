@@ -62,12 +62,16 @@ def seeded_convnet(width: int, seed: int) -> Convnet:
     return convnet
 
 
-def open_pycil(checkout: Path, convnet: Callable[[], Convnet]) -> None:
-    """Make PyCIL's modules importable, and let every backbone it builds be one of ours."""
+def open_pycil(checkout: Path) -> None:
+    """Make PyCIL's modules importable."""
     sys.path.insert(0, str(checkout.expanduser().resolve(strict=True)))
     _import_torchvision()
+
+
+def use_convnet(make: Callable[[], Convnet]) -> None:
+    """Let every backbone that PyCIL builds be one of ours."""
     networks = importlib.import_module("utils.inc_net")
-    networks.get_convnet = lambda args, pretrained=False: convnet()  # type: ignore[attr-defined]
+    networks.get_convnet = lambda args, pretrained=False: make()  # type: ignore[attr-defined]
 
 
 def _import_torchvision() -> None:

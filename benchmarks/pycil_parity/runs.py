@@ -81,7 +81,7 @@ def theirs(images: Path, method: str, seed: int) -> dict[str, list[float]]:
     shared = {"batch_size": train["batch_size"], "num_workers": 0}
     first = {"init_epoch": epochs, "init_milestones": milestones}
     constants = {**shared, **first, "epochs": epochs, "milestones": milestones}
-    importlib.import_module("utils.inc_net").get_convnet = lambda *_: peer.seeded_convnet(WIDTH, seed)
+    peer.use_convnet(lambda: peer.seeded_convnet(WIDTH, seed))
     torch.manual_seed(seed)
     np.random.seed(seed)
     managers = importlib.import_module("utils.data_manager")
@@ -172,7 +172,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     if "pycil" in options.sides:
-        peer.open_pycil(options.pycil, lambda: peer.seeded_convnet(WIDTH, 0))
+        peer.open_pycil(options.pycil)
         without_workers()
     run_missing(options)
     print(table(read(options.results), options.methods, options.seeds))

@@ -218,9 +218,8 @@ def inside_pycil(learner: Any, ours: Method, name: str) -> Iterator[list[Step]]:
         update(n_classes)
         load(pairs(name, ours, learner))
 
-    def copied(
-        student: Any, classifier: nn.Module
-    ) -> None:  # FOSTER makes its student in the middle of a task
+    def copied(student: Any, classifier: nn.Module) -> None:
+        """FOSTER makes its student in the middle of a task."""
         copy_fc(student, classifier)
         load(_single(ours, student))
 

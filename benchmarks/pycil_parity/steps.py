@@ -247,7 +247,8 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=sorted({case.method for case in CASES}))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    peer.open_pycil(options.pycil, lambda: peer.Convnet(width=WIDTH))
+    peer.open_pycil(options.pycil)
+    peer.use_convnet(lambda: peer.Convnet(width=WIDTH))
     images = pictures()
     rows = [row for case in CASES if case.method in options.methods for row in compare(case, images)]
     print("| method | what | loss, endocil | loss, PyCIL | max abs. difference | relative | target 1e-6 |")

@@ -118,8 +118,8 @@ def _problems(parts: Parts) -> list[str]:
 def estimate(parts: Parts, seconds: float = 2.0) -> tuple[str, ...]:
     """Time and memory, measured on a few real steps of a copy of the method in the middle of its tasks."""
     torch.set_num_threads(parts.settings.run.threads or torch.get_num_threads())
-    method, trained = _trial(parts)
-    speeds = {phase.name: _speed(parts, method, phase, seconds) for phase in trained}
+    method, trained = trial(parts)
+    speeds = {phase.name: speed(parts, method, phase, seconds) for phase in trained}
     passes = _planned(parts)
     # a phase that the middle task does not have (the first task's) goes at the speed of its first phase
     default = next(iter(speeds.values()))
@@ -133,7 +133,7 @@ def estimate(parts: Parts, seconds: float = 2.0) -> tuple[str, ...]:
     )
 
 
-def _trial(parts: Parts) -> tuple[Method, tuple[Phase, ...]]:
+def trial(parts: Parts) -> tuple[Method, tuple[Phase, ...]]:
     """A copy of the method, grown to the middle of its tasks, and what it would train there."""
     tasks = parts.scenario.tasks
     middle = tasks[min(max(1, len(tasks) // 2), len(tasks) - 1)]
@@ -153,7 +153,7 @@ def _data(parts: Parts, task: Task) -> TaskData:
     return TaskData(new, ImageSet.of(parts.images, stand_ins, from_memory=True), parts.augmentation)
 
 
-def _speed(parts: Parts, method: Method, phase: Phase, seconds: float) -> float:
+def speed(parts: Parts, method: Method, phase: Phase, seconds: float) -> float:
     """Images per second of a phase."""
     cut = training_batches(
         phase.images, phase.schedule.batch_size, parts.augmentation, 0, ("estimate",), parts.method.device

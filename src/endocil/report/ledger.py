@@ -39,6 +39,7 @@ class Entry:
     metrics: Json
     exemplars: int
     parameters: int | None = None  # that predict
+    seconds: float | None = None  # of training
     seconds_per_epoch: float | None = None
     peak_megabytes: float | None = None
 
@@ -102,7 +103,7 @@ def read_ledger(ledger_folder: Path = LEDGER, *, complete: Complete | None = Non
 def _read_entry(file: Path) -> Entry:
     try:
         stored = json.loads(file.read_text("utf-8"))
-        measured = {key: stored.get(key) for key in ("parameters", "seconds_per_epoch", "peak_megabytes")}
+        measured = {key: stored.get(key) for key in ("parameters", "seconds", "seconds_per_epoch", "peak_megabytes")}
         return Entry(file, stored["settings"], stored["metrics"], stored["exemplars"], **measured)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EndocilError(

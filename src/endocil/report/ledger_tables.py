@@ -91,6 +91,7 @@ def costs_table(entries: Sequence[Entry]) -> Table:
         *metric_columns(),
         Column("parameters", "Parameters", True),
         Column("seconds_per_epoch", "s / epoch", True),
+        Column("minutes", "Minutes", True),
         Column("peak_megabytes", "Peak MB", True),
     )
     rows = tuple(_costs_row(group, head) for group, head in lines)
@@ -100,7 +101,7 @@ def costs_table(entries: Sequence[Entry]) -> Table:
 
 def _costs_row(group: Entries, head: str) -> tuple[Cell, ...]:
     name = (data_label(group.first.settings), group.label, HEADS[head], len(group.seeds))
-    costs = _costs(group) if head == "softmax" else (None, None, None)
+    costs = _costs(group) if head == "softmax" else (None,) * 4
     return (*name, *metric_cells(group, head), *costs)
 
 
@@ -108,11 +109,12 @@ def _costs(group: Entries) -> tuple[Cell, ...]:
     """Means over the seeds that measured them."""
     measured = [entry for entry in group.results if entry.peak_megabytes is not None]
     if not measured:
-        return (None, None, None)
+        return (None,) * 4
     megabytes = sum(entry.peak_megabytes or 0.0 for entry in measured) / len(measured)
     return (
         f"{measured[0].parameters:,}",
         spread(entry.seconds_per_epoch for entry in measured),
+        f"{sum(entry.seconds or 0.0 for entry in measured) / len(measured) / 60:.1f}",
         f"{megabytes:,.0f}",
     )
 
