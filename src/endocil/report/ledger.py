@@ -103,7 +103,9 @@ def read_ledger(ledger_folder: Path = LEDGER, *, complete: Complete | None = Non
 def _read_entry(file: Path) -> Entry:
     try:
         stored = json.loads(file.read_text("utf-8"))
-        measured = {key: stored.get(key) for key in ("parameters", "seconds", "seconds_per_epoch", "peak_megabytes")}
+        measured = {
+            key: stored.get(key) for key in ("parameters", "seconds", "seconds_per_epoch", "peak_megabytes")
+        }
         return Entry(file, stored["settings"], stored["metrics"], stored["exemplars"], **measured)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EndocilError(

@@ -29,9 +29,7 @@ def ledger_table(entries: Sequence[Entry]) -> Table:
         Column("seeds", "Seeds", True),
         *metric_columns(),
     )
-    return Table(
-        "Runs in the ledger, in percent", columns, tuple(map(_ledger_row, found)), tuple(map(_contest, found))
-    )
+    return Table("Runs in the ledger, in percent", columns, tuple(map(_ledger_row, found)), _contests(found))
 
 
 def _order(group: Entries) -> tuple[str, bool, int, str]:
@@ -62,6 +60,13 @@ def _buffer(entry: Entry) -> str | None:
     )
 
 
+def _contests(found: Sequence[Entries]) -> tuple[str | None, ...]:
+    """A best value is marked only among experiments with the same seeds: a single run may be a lucky one."""
+    keys = [_contest(group) for group in found]
+    seeds = {key: {group.seeds for one, group in zip(keys, found, strict=True) if one == key} for key in keys}
+    return tuple(key if len(seeds[key]) == 1 else None for key in keys)
+
+
 def _contest(group: Entries) -> str | None:
     """Who may be compared: same images, tasks, training and buffer, whatever the method and components."""
     if not group.incremental:
@@ -80,8 +85,11 @@ HEADS = {"softmax": "softmax", "nearest_mean": "nearest mean"}
 
 
 def costs_table(entries: Sequence[Entry]) -> Table:
-    """Every experiment with both heads, and what it costs: parameters that predict, time and memory of training."""
-    found = sorted(groups(entries), key=_order)
+    """Both heads, and what each costs: parameters that predict, time and memory of training.
+
+    Of the runs that measured it, all others apart: so every row is the mean of the same runs."""
+    measured = [entry for entry in entries if entry.peak_megabytes is not None]
+    found = sorted(groups(measured), key=_order)
     lines = [(group, head) for group in found for head in HEADS if group.first.metrics.get(head) is not None]
     columns = (
         Column("data", "Data"),
@@ -95,7 +103,8 @@ def costs_table(entries: Sequence[Entry]) -> Table:
         Column("peak_megabytes", "Peak MB", True),
     )
     rows = tuple(_costs_row(group, head) for group, head in lines)
-    contests = tuple(_contest(group) and f"{head} {_contest(group)}" for group, head in lines)
+    fair = dict(zip((group.label for group in found), _contests(found), strict=True))
+    contests = tuple(fair[group.label] and f"{head} {fair[group.label]}" for group, head in lines)
     return Table("Both heads of the runs in the ledger, in percent, and their costs", columns, rows, contests)
 
 
@@ -106,10 +115,7 @@ def _costs_row(group: Entries, head: str) -> tuple[Cell, ...]:
 
 
 def _costs(group: Entries) -> tuple[Cell, ...]:
-    """Means over the seeds that measured them."""
-    measured = [entry for entry in group.results if entry.peak_megabytes is not None]
-    if not measured:
-        return (None,) * 4
+    measured = group.results
     megabytes = sum(entry.peak_megabytes or 0.0 for entry in measured) / len(measured)
     return (
         f"{measured[0].parameters:,}",
@@ -132,7 +138,7 @@ def ablation_table(entries: Sequence[Entry]) -> Table:
         Column("seeds", "Seeds", True),
         *metric_columns(),
     )
-    return Table("Ablation of the three components, in percent", columns, rows, tuple(map(_contest, found)))
+    return Table("Ablation of the three components, in percent", columns, rows, _contests(found))
 
 
 def _ticks(group: Entries) -> tuple[bool | None, ...]:
