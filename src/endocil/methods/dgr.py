@@ -47,6 +47,7 @@ class DGR(Method):
         moves.refuse_unknown("variant", variant, get_args(Variant))
         moves.refuse_unknown("new_ratio", new_ratio, get_args(NewRatio))
         moves.refuse_temperature(temperature)
+        moves.refuse_outside("distil", distil or 0.0, (distil or 0.0) >= 0, "a number of 0 or more, or none")
         moves.refuse_outside(
             "attenuation", attenuation, attenuation >= 0, "a number from 0 on (the default is 1)"
         )

@@ -54,6 +54,7 @@ class FOSTER(Method):
         moves.refuse_unknown("evaluate", evaluate, get_args(Evaluate))
         moves.refuse_unknown("oofc", oofc, get_args(OldFeatures))
         moves.refuse_temperature(temperature)
+        moves.refuse_outside("distil", distil, distil >= 0, "a number of 0 or more (the default is 1)")
         for name, beta in (("beta1", beta1), ("beta2", beta2)):
             moves.refuse_outside(name, beta, 0.0 <= beta < 1.0, "a number from 0 to below 1")
         moves.refuse_outside(

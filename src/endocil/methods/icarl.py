@@ -37,6 +37,7 @@ class ICaRL(Method):
     ) -> None:
         super().__init__(backbone, **shared)
         moves.refuse_temperature(temperature)
+        moves.refuse_outside("distil", distil, distil >= 0, "a number of 0 or more (the default is 1)")
         self.temperature = temperature
         self.distil = distil
         self.teacher: nn.Module | None = None
