@@ -7,11 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from endocil.audit.near import near_duplicate_groups
 from endocil.datasets import DATASETS, load_table
 from endocil.datasets.folder import expand
 from endocil.errors import EndocilError
 from endocil.images.augment import Augmentation
 from endocil.images.cache import Images, load_images
+from endocil.images.frame import cropped
 from endocil.images.table import ImageTable
 from endocil.memory import SELECTORS, ExemplarMemory, build_selector
 from endocil.methods import METHODS, SHARED, Method, build_method, method_class
@@ -95,7 +97,9 @@ def kept_table(settings: Settings) -> ImageTable:
         order=chosen.order,
         seed=settings.seed,
     )
-    return kept.keep_classes(arrival_order(kept)[0]) if chosen.tasks == "given" else kept
+    if chosen.tasks == "given":
+        kept = kept.keep_classes(arrival_order(kept)[0])
+    return cropped(kept) if settings.data.crop_frame else kept
 
 
 def images_and_scenario(settings: Settings, progress: Progress | None = None) -> tuple[Images, Scenario]:
@@ -140,6 +144,8 @@ def groups_of(table: ImageTable, wanted: str) -> tuple[str, ...]:
     """What belongs together: by the data, by near duplicates, or by a pattern on the path."""
     if wanted == "given":
         return table.groups
+    if wanted == "near-duplicates":
+        return near_duplicate_groups(table)
     return grouped_by_pattern(table, wanted)
 
 

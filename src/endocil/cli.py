@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from endocil.commands import data, ledger, results, runs
+from endocil.commands import audit, data, downloads, ledger, results, runs
 from endocil.commands.common import fail
 from endocil.errors import EndocilError
 
@@ -40,7 +40,8 @@ def _application() -> typer.Typer:
     app.callback()(program)
     for command in (runs.demo, runs.run, runs.resume, runs.check, results.methods, results.score):
         app.command()(command)
-    app.add_typer(_group("Images to learn from.", data.synth, data.sheet, data.subset), name="data")
+    images = (downloads.where, downloads.check, audit.audit, data.synth, data.sheet, data.subset)
+    app.add_typer(_group("Images to learn from.", *images), name="data")
     kept = "Results kept for good, small enough for a repository."
     app.add_typer(_group(kept, ledger.add, ledger.table, ledger.insert), name="ledger")
     return app

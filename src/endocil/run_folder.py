@@ -103,6 +103,7 @@ class RunFolder:
     def create(self, parts: "Parts") -> None:
         """The record of what is about to run; settings come last, as they make the folder a run."""
         write_csv(self.path / "split.csv", SPLIT_HEADER, _split(parts))
+        write_json(self.path / "leaks.json", _leaks(parts))
         write_json(self.path / "environment.json", environment(parts.settings))
         write_atomically(self.path / "settings.toml", parts.settings.to_toml())
 
@@ -155,6 +156,19 @@ class RunFolder:
                 pixels = images.gather(torch.tensor([row_of[record["image"]]]))[0].numpy()
                 found.setdefault(record["class"], []).append((record["image"], pixels))
         return found
+
+
+def _leaks(parts: "Parts") -> dict[str, float | int | None]:
+    """How much of the test part the training part has seen; near duplicates only where an audit has sought them."""
+    from endocil.audit.fingerprints import cached_fingerprints
+    from endocil.audit.leaks import leak_rate
+    from endocil.audit.near import near_duplicates_of
+
+    table, part = parts.images.table, parts.scenario.part
+    prints = cached_fingerprints(table)
+    if prints is None:
+        return leak_rate(table, part)
+    return leak_rate(table, part, digests=prints.digests, near=near_duplicates_of(table, prints))
 
 
 def _split(parts: "Parts") -> list[tuple[object, ...]]:

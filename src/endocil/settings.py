@@ -34,6 +34,7 @@ class DataSettings(_OpenSection):
     name: str = "folder"
     size: int = Field(256, ge=16)  # EndoCIL: images are resized to 256 x 256
     skip_unreadable: bool = False
+    crop_frame: bool = False  # cut the black frame around the scope's view away before resizing
 
 
 class ScenarioSettings(_Section):

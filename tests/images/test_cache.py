@@ -5,7 +5,7 @@ import multiprocessing
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
@@ -150,11 +150,101 @@ def test_a_table_without_any_readable_image_is_refused_even_when_skipping(tmp_pa
         load_images(make_table(reader, 0), SIZE, folder=tmp_path)
 
 
-def test_a_crash_in_the_middle_leaves_no_file_and_the_next_build_succeeds(tmp_path: Path) -> None:
+def test_a_build_that_crashed_goes_on_where_it_ended(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="the reader crashed"):
+        load_images(make_table(CountingReader(["3"], explode="70")), SIZE, folder=tmp_path, workers=1)
+    assert stored(tmp_path) == [".jsonl", ".part"]  # nothing that counts as pixels
+    reader, calls = CountingReader(["3"]), list[int]()
+    images = load_images(
+        make_table(reader),
+        SIZE,
+        folder=tmp_path,
+        skip_unreadable=True,
+        progress=lambda done, _: calls.append(done),
+    )
+    assert sorted(map(int, reader.reads)) == list(range(64, 100))  # two chunks of 32 were there
+    assert calls == [96, 100]
+    assert colours(images) == [i for i in range(100) if i != 3]
+    assert images.skipped == (("3", "reason 3"),)
+    assert stored(tmp_path) == [".json", ".npy"]
+
+
+def cut_pixels(part: Path, _: Path) -> None:
+    part.write_bytes(part.read_bytes()[:-1])
+
+
+def zero_last_chunk(part: Path, _: Path) -> None:
+    part.write_bytes(part.read_bytes()[:-5000] + bytes(5000))
+
+
+def cut_lines(_: Path, lines: Path) -> None:
+    lines.write_bytes(lines.read_bytes()[:-1])
+
+
+def add_nonsense(_: Path, lines: Path) -> None:
+    lines.write_bytes(lines.read_bytes()[:-20] + b"\n[1]\n{}\nnonsense")
+
+
+def other_header(part: Path, _: Path) -> None:
+    part.write_bytes(b"X" + part.read_bytes()[1:])
+
+
+def no_lines(_: Path, lines: Path) -> None:
+    lines.unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "read_again"),
+    [
+        (cut_pixels, 68),
+        (zero_last_chunk, 68),
+        (cut_lines, 68),
+        (add_nonsense, 68),
+        (other_header, 100),
+        (no_lines, 100),
+    ],
+)
+def test_only_sound_chunks_of_an_unfinished_build_are_taken_over(
+    tmp_path: Path, damage: Callable[[Path, Path], None], read_again: int
+) -> None:
+    with pytest.raises(RuntimeError):
+        load_images(make_table(CountingReader(explode="70")), SIZE, folder=tmp_path, workers=1)
+    damage(next(tmp_path.glob(".*.part")), next(tmp_path.glob(".*.jsonl")))
+    reader = CountingReader()
+    assert colours(load_images(make_table(reader), SIZE, folder=tmp_path)) == list(range(100))
+    assert len(reader.reads) == read_again
+
+
+def build_and_die(log: Path, folder: Path) -> None:
+    load_images(make_table(SlowReader(log), 250), SIZE, folder=folder, workers=1)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="without locks a build starts anew")
+def test_a_killed_build_is_continued(tmp_path: Path) -> None:
+    log, folder = tmp_path / "log", tmp_path / "cache"
+    process = multiprocessing.get_context("spawn").Process(target=build_and_die, args=(log, folder))
+    process.start()
+    while not log.exists() or len(log.read_text().split()) < 100:
+        assert process.is_alive()
+        time.sleep(0.02)
+    process.kill()
+    process.join(60)
+    log.unlink()
+    images = load_images(make_table(SlowReader(log), 250), SIZE, folder=folder)
+    assert colours(images) == list(range(250))
+    assert len(log.read_text().split()) <= 250 - 64
+    assert stored(folder) == [".json", ".npy"]
+
+
+def test_a_build_without_a_lock_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "_locked", lambda _: False)
+    with pytest.raises(RuntimeError):
         load_images(make_table(CountingReader(explode="70")), SIZE, folder=tmp_path)
     assert stored(tmp_path) == []
     assert colours(load_images(make_table(CountingReader()), SIZE, folder=tmp_path)) == list(range(100))
+    assert stored(tmp_path) == [".json", ".npy"]
 
 
 def test_a_crash_between_pixels_and_facts_is_built_again(
@@ -170,14 +260,6 @@ def test_a_crash_between_pixels_and_facts_is_built_again(
     reader = CountingReader()
     assert colours(load_images(make_table(reader), SIZE, folder=tmp_path)) == list(range(100))
     assert len(reader.reads) == 100
-
-
-def test_what_a_killed_build_left_behind_is_removed_by_the_next(tmp_path: Path) -> None:
-    table = make_table(CountingReader())
-    abandoned = tmp_path / f".{table.digest(SIZE)}.npy.0123.tmp"
-    abandoned.write_bytes(b"half")
-    load_images(table, SIZE, folder=tmp_path)
-    assert not abandoned.exists()
 
 
 def damage_cut(npy: Path, _: Path) -> None:

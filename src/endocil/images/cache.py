@@ -1,8 +1,9 @@
 """Every image is decoded once, into one memory-mapped file of uint8 pixels, keyed by the table and the size.
 
 Beside `<digest>.npy` stands `<digest>.json` with the images that could not be read and a checksum; the pixels
-count only where both fit together. A build writes under a name of its own and renames, so that a crash leaves
-nothing half-written; a second process that wants the same pixels waits for the first and takes its result.
+count only where both fit together. A build writes under other names and renames, so that a crash leaves
+nothing that could be taken for pixels; the next build goes on where it ended. A second process that wants the
+same pixels waits for the first and takes its result.
 """
 
 import json
@@ -22,9 +23,10 @@ import torch
 from torch import Tensor
 
 from endocil.errors import EndocilError
-from endocil.files import ENCODING, ENCODING_ERRORS, flush, free_bytes, replacing, write_json
+from endocil.files import ENCODING, ENCODING_ERRORS, free_bytes, replacing, write_json
 from endocil.images.reading import read_in_chunks
 from endocil.images.table import ImageTable
+from endocil.images.unfinished import Unfinished
 
 if sys.platform != "win32":
     import fcntl
@@ -64,8 +66,8 @@ def load_images(
     stored = _Stored((folder or default_folder()) / table.digest(size), (len(table), size, size, 3))
     found = stored.open()
     if found is None:
-        with stored.lock():
-            found = stored.open() or stored.build(table, progress, workers or _n_processors())
+        with stored.lock() as alone:
+            found = stored.open() or stored.build(table, progress, workers or _n_processors(), alone)
     pixels, unreadable = found
     kept = _readable_rows(table, unreadable, skip_unreadable)
     return Images(table.take(kept), pixels, torch.from_numpy(kept), unreadable)
@@ -104,8 +106,8 @@ class _Stored:
             return None
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """One process builds at a time where the file system can lock; elsewhere the last one counts."""
+    def lock(self) -> Iterator[bool]:
+        """One process builds at a time where the file system can lock (then True); elsewhere the last one counts."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = open(self.path.with_suffix(".lock"), "ab")  # noqa: SIM115
@@ -115,28 +117,25 @@ class _Stored:
                 f"set ENDOCIL_CACHE to another folder"
             ) from error
         with file:
-            if _locked(file):
-                for abandoned in self.path.parent.glob(f".{self.pixels.name}.*.tmp"):
-                    abandoned.unlink(missing_ok=True)  # of a build that was killed: nobody else builds now
-            yield
+            yield _locked(file)
 
-    def build(self, table: ImageTable, progress: Progress | None, workers: int) -> tuple[Tensor, Unreadable]:
+    def build(
+        self, table: ImageTable, progress: Progress | None, workers: int, alone: bool
+    ) -> tuple[Tensor, Unreadable]:
+        """Read what is not there yet; only a process that is alone can go on with what another has left."""
         wanted = prod(self.shape)
-        _check_space(self.path.parent, wanted)
-        unreadable: list[tuple[str, str]] = []
-        with replacing(self.pixels, wanted) as temporary, open(temporary, "xb") as file:
-            header: dict[str, Any] = {"descr": "|u1", "fortran_order": False, "shape": self.shape}
-            np.lib.format.write_array_header_1_0(file, header)
-            done = 0
-            for pixels, failed in read_in_chunks(table.reader, table.ids, self.shape[1], workers):
-                file.write(pixels.data)  # not through a memory map: there a full disk would end the process
-                unreadable += failed
-                done += len(pixels)
+        unfinished = Unfinished(self.pixels, self.shape, resumable=alone)
+        _check_space(self.path.parent, wanted - unfinished.done * unfinished.bytes_each)
+        with replacing(self.pixels, wanted) as temporary, unfinished.appending():
+            missing = table.ids[unfinished.done :]
+            for pixels, failed in read_in_chunks(table.reader, missing, self.shape[1], workers):
+                unfinished.append(pixels, failed)
                 if progress:
-                    progress(done, len(table))
-            flush(file)
+                    progress(unfinished.done, len(table))
+            unfinished.move_to(temporary)
         checksum = _checksum(np.load(self.pixels, mmap_mode="r", allow_pickle=False))
-        write_json(self.facts, {"checksum": checksum, "unreadable": unreadable})
+        write_json(self.facts, {"checksum": checksum, "unreadable": unfinished.unreadable})
+        unfinished.remove()
         found = self.open()
         if found is None:
             raise EndocilError(f"{self.pixels} cannot be read back; set ENDOCIL_CACHE to another folder")

@@ -58,7 +58,7 @@ class FileReader:
         """Folder, sizes and times of the files, so that a changed file is decoded again."""
         digest = hashlib.sha256(f"{RULES}\0{self.root.resolve()}".encode(errors="surrogateescape"))
         for image_id in ids:
-            digest.update(_stamp(os.path.join(self.root, image_id)).encode())
+            digest.update(stamp(os.path.join(self.root, image_id)).encode())
         return digest.hexdigest()
 
 
@@ -66,8 +66,11 @@ def decode(data: bytes, size: int) -> np.ndarray:
     """The bytes of an image file as (size, size, 3) uint8 RGB; raises UnreadableImageError with a reason."""
     image = _open(data)
     try:
-        pixels = _shrink_jpeg(data, image, size) or _to_rgb(image).resize((size, size), _BILINEAR)
-        return np.asarray(_turn_upright(pixels, image))  # (size, size, 3)
+        pixels = _shrink_jpeg(data, image, size)
+        if pixels is None:
+            pixels = np.asarray(_to_rgb(image).resize((size, size), _BILINEAR))
+        turn = _turn_of(image)
+        return pixels if turn is None else np.asarray(Image.fromarray(pixels).transpose(turn))
     except _DAMAGED as error:
         raise UnreadableImageError(one_line(error)) from error
 
@@ -76,7 +79,8 @@ def decode_whole(data: bytes) -> Image.Image:
     """The bytes of an image file as RGB in its own size, upright; raises UnreadableImageError with a reason."""
     image = _open(data)
     try:
-        return _turn_upright(_to_rgb(image), image)
+        picture, turn = _to_rgb(image), _turn_of(image)
+        return picture if turn is None else picture.transpose(turn)
     except _DAMAGED as error:
         raise UnreadableImageError(one_line(error)) from error
 
@@ -108,7 +112,7 @@ def _open(data: bytes) -> Image.Image:
     return image
 
 
-def _shrink_jpeg(data: bytes, header: Image.Image, size: int) -> Image.Image | None:
+def _shrink_jpeg(data: bytes, header: Image.Image, size: int) -> np.ndarray | None:
     """libjpeg-turbo decodes at 1/8, 1/4 or 1/2 where that leaves at least 9/8 of the size; that is shrunk on.
 
     None where Pillow has to decide: other formats, small images, CMYK, and files that libjpeg complains about."""
@@ -125,19 +129,19 @@ def _shrink_jpeg(data: bytes, header: Image.Image, size: int) -> Image.Image | N
     except ValueError:
         return None
     if width % part == 0 and height % part == 0:
-        return Image.fromarray(_shrink(pixels, size))
+        return _shrink(pixels, size)
     # sizes were rounded up: without the box, 531 pixels at 1/4 would be squeezed as if they were 532
     box = (0, 0, width / part, height / part)
-    return Image.fromarray(pixels).resize((size, size), _BILINEAR, box=box)
+    return np.asarray(Image.fromarray(pixels).resize((size, size), _BILINEAR, box=box))
 
 
 def _shrink(pixels: np.ndarray, size: int) -> np.ndarray:
     """Pillow's bilinear filter as torch computes it: three times as fast, some values differ by 1."""
     import torch  # here: a process that draws synthetic images would start slowly with it
 
-    planes = torch.from_numpy(pixels).permute(2, 0, 1)[None]  # (1, 3, H, W)
+    planes = torch.from_numpy(pixels)[None].permute(0, 3, 1, 2)  # (1, 3, H, W), channels last in memory
     small = torch.nn.functional.interpolate(planes, (size, size), mode="bilinear", antialias=True)
-    return small[0].permute(1, 2, 0).contiguous().numpy()  # (size, size, 3)
+    return np.ascontiguousarray(small.permute(0, 2, 3, 1).numpy()[0])  # (size, size, 3)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
@@ -159,17 +163,16 @@ def _scale_to_8_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray((values.astype(np.uint32) // 257).astype(np.uint8)).convert("RGB")
 
 
-def _turn_upright(pixels: Image.Image, header: Image.Image) -> Image.Image:
-    """Applies the orientation that the camera noted in the file."""
+def _turn_of(header: Image.Image) -> Image.Transpose | None:
+    """What makes the picture upright, by the orientation that the camera noted in the file."""
     try:
-        orientation = header.getexif().get(ExifTags.Base.Orientation, 1)
+        return _TURNS.get(header.getexif().get(ExifTags.Base.Orientation, 1))
     except _DAMAGED:  # damaged notes of the camera do not make the picture unreadable
-        return pixels
-    turn = _TURNS.get(orientation)
-    return pixels if turn is None else pixels.transpose(turn)
+        return None
 
 
-def _stamp(path: str) -> str:
+def stamp(path: str) -> str:
+    """Size, time and mode of a file, as a text."""
     try:
         status = os.stat(path)
     except OSError:
@@ -178,4 +181,5 @@ def _stamp(path: str) -> str:
 
 
 def one_line(error: BaseException) -> str:
+    """What an exception says, or else its name."""
     return " ".join(str(error).split()) or type(error).__name__

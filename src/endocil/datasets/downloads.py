@@ -1,0 +1,199 @@
+"""Public data sets as the user has them: the folder, one above or below it, or the archive as it was downloaded.
+
+Class folders are found wherever they lie, by their names. An image's id is its class and its path below the
+class folder, so that it is the same wherever the data set lies and however it was unpacked.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from endocil.datasets import members
+from endocil.datasets.archives import RECORD, Progress, extract
+from endocil.datasets.facts import PARTS, DataSet
+from endocil.datasets.folder import expand
+from endocil.errors import EndocilError
+from endocil.images.decode import FileReader
+
+
+@dataclass(frozen=True)
+class File:
+    """A file below the top folder, and where it really lies."""
+
+    parts: tuple[str, ...]  # folders from the top folder on, and the name
+    path: str
+
+    @property
+    def name(self) -> str:
+        return self.parts[-1]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An image of a class."""
+
+    label: str
+    part: str  # of a split that the folders show; "" where none
+    below: tuple[str, ...]  # path below the class folder
+    folder: tuple[str, ...]  # of the class
+    path: str
+
+    @property
+    def id(self) -> str:
+        return "/".join((self.label, *self.below))
+
+    @property
+    def name(self) -> str:
+        return self.below[-1]
+
+
+@dataclass
+class Download:
+    """What the user has of a data set."""
+
+    facts: DataSet
+    root: str
+    entries: list[Entry] = field(default_factory=list)  # sorted by id
+    homeless: list[File] = field(default_factory=list)  # images in no class folder
+    labels: list[File] = field(default_factory=list)  # csv, xlsx and json files
+    archives: list[File] = field(default_factory=list)
+    others: Counter[str] = field(default_factory=Counter)  # kinds of files that were left out
+    notes: list[str] = field(default_factory=list)
+
+    def add(self, files: Iterator[File]) -> None:
+        for file in files:
+            if any(members.is_hidden(part) for part in file.parts):
+                self.others["hidden"] += 1
+            elif members.is_image(file.name):
+                entry = _entry(self.facts, file)
+                self.entries.append(entry) if entry else self.homeless.append(file)
+            elif members.is_labels(file.name):
+                self.labels.append(file)
+            elif members.is_archive(file.name):
+                self.archives.append(file)
+            else:
+                self.others[members.ending(file.name)] += 1
+
+
+@dataclass(frozen=True)
+class PlacedFiles:
+    """Reads images that lie anywhere below a folder."""
+
+    files: FileReader
+    paths: Mapping[str, str]  # id -> path below the folder
+
+    @classmethod
+    def of(cls, paths: Mapping[str, str]) -> "PlacedFiles":
+        top = os.path.commonpath([os.path.dirname(path) for path in paths.values()])
+        return cls(FileReader(Path(top)), {key: os.path.relpath(path, top) for key, path in paths.items()})
+
+    def read(self, image_id: str, size: int) -> np.ndarray:
+        return self.files.read(self.paths[image_id], size)
+
+    def whole(self, image_id: str) -> Image.Image:
+        return self.files.whole(self.paths[image_id])
+
+    def fingerprint(self, ids: Sequence[str]) -> str:
+        return self.files.fingerprint([self.paths[image_id] for image_id in ids])
+
+    def path(self, image_id: str) -> Path:
+        return self.files.root / self.paths[image_id]
+
+
+def find_download(
+    facts: DataSet, root: str, setting: str = "data.root", progress: Progress | None = None
+) -> Download:
+    """All that lies at `root`; an archive is extracted into the cache first."""
+    found = Download(facts, root)
+    place = expand(root, setting)
+    if place.is_file():
+        _add_archive(found, place, (), progress)
+    elif place.is_dir():
+        _add_folder(found, place, progress)
+    else:
+        raise EndocilError(
+            f"{setting} = '{root}' does not exist; give the folder or the archive of {facts.title} by "
+            f"--set {setting}=PATH ('endocil data where {facts.name}' tells where to get it)"
+        )
+    found.entries.sort(key=lambda entry: entry.id)
+    _refuse_two_places(found)
+    return found
+
+
+def _add_archive(found: Download, archive: Path, parents: tuple[str, ...], progress: Progress | None) -> None:
+    """Its files stand in a folder of its name: a tar.gz of one class may have no folder inside."""
+    extracted = extract(archive, progress=progress)
+    found.others.update(extracted.left_out)
+    found.add(_walk(extracted.folder, (*parents, members.stem(archive.name))))
+
+
+def _add_folder(found: Download, place: Path, progress: Progress | None) -> None:
+    facts = found.facts
+    given = top = Path(os.path.abspath(place))
+    while facts.is_inside(top.name):
+        top = top.parent
+    if top == given:
+        found.add(_walk(place, ()))
+    else:
+        found.notes.append(f"{place} is a folder inside the data set; the whole of it was taken from {top}.")
+        for folder in sorted(path for path in top.iterdir() if path.is_dir() and facts.is_inside(path.name)):
+            found.add(_walk(folder, (folder.name,)))
+    seen = {entry.label for entry in found.entries}
+    for file in found.archives:
+        if _is_needed(facts, file.name, seen):
+            _add_archive(found, Path(file.path), file.parts[:-1], progress)
+
+
+def _is_needed(facts: DataSet, archive: str, seen: set[str]) -> bool:
+    """The archive of a class that has no folder, or of the whole set where no class has one."""
+    label = facts.class_of(members.stem(archive))
+    if label is not None:
+        return label not in seen
+    return not seen and archive.lower() in {known.name.lower() for known in facts.archives}
+
+
+def _walk(top: Path, above: tuple[str, ...]) -> Iterator[File]:
+    """Files below a folder, links to folders followed, circles not."""
+    seen: set[str] = set()
+    for place, folders, files in os.walk(top, followlinks=True, onerror=_cannot_list):
+        real = os.path.realpath(place)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        here = above if Path(place) == top else (*above, *Path(place).relative_to(top).parts)
+        for name in sorted(files):
+            if name != RECORD:
+                yield File((*here, name), os.path.join(place, name))
+
+
+def _cannot_list(error: OSError) -> None:
+    raise EndocilError(f"cannot list the folder {error.filename}: {error.strerror}") from error
+
+
+def _entry(facts: DataSet, file: File) -> Entry | None:
+    """The class is the innermost folder that has a class's name."""
+    for depth in range(len(file.parts) - 2, -1, -1):
+        label = facts.class_of(file.parts[depth])
+        if label is not None:
+            part = PARTS.get(file.parts[depth - 1].casefold(), "") if depth else ""
+            return Entry(label, part, file.parts[depth + 1 :], file.parts[: depth + 1], file.path)
+    return None
+
+
+def _refuse_two_places(found: Download) -> None:
+    """Two copies of a class would be counted as one large one."""
+    place: dict[tuple[str, str], Entry] = {}
+    for entry in found.entries:
+        first = place.setdefault((entry.label, entry.part), entry)
+        if first.folder != entry.folder:
+            raise EndocilError(
+                f"the class '{entry.label}' is there twice below {found.root}: {'/'.join(first.folder)} and "
+                f"{'/'.join(entry.folder)}; give the folder of one data set by data.root"
+            )

@@ -1,0 +1,86 @@
+"""endocil data audit, as it is typed."""
+
+import json
+from pathlib import Path
+
+import pytest
+import tomli_w
+import typer
+from scenes import COPIES, originals, write_folder
+from typer.testing import CliRunner
+
+from endocil.commands.audit import audit
+from endocil.datasets.folder import load
+from endocil.errors import EndocilError
+
+app = typer.Typer()
+app.command()(audit)
+
+
+def run(*arguments: object, status: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=True)
+    if isinstance(result.exception, EndocilError):
+        raise result.exception
+    assert result.exit_code == status, result.output
+    return result.output
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Two classes of ten; every picture of the second is a copy of one of the first. And two rare pictures."""
+    pictures = {}
+    for number, picture in enumerate(originals(10)):
+        pictures[f"polyp/{number}.png"] = picture
+        pictures[f"ulcer/{number}.jpg"] = COPIES["brighter"](picture)
+    pictures |= {f"rare/{number}.png": picture for number, picture in enumerate(originals(30)[28:])}
+    return write_folder(tmp_path / "data", pictures)
+
+
+@pytest.fixture
+def settings(data: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "own.toml"
+    values = {"data": {"name": "folder", "root": str(data)}, "scenario": {"minimum": 5, "tasks": 2}}
+    path.write_text(tomli_w.dumps(values))
+    return path
+
+
+def test_settings_give_the_split_of_a_run_a_page_a_record_and_groups_for_data_groups(
+    settings: Path, data: Path, tmp_path: Path
+) -> None:
+    page, groups = tmp_path / "out" / "audit.html", tmp_path / "groups.csv"
+    told = run(settings, "-o", page, "--groups", groups)
+    record = json.loads(page.with_suffix(".json").read_text())
+    assert "20 images in 2 classes" in told
+    assert record["leaks"]["test_images"] == 4
+    assert record["near"]["groups"] == 10
+    assert "<img" in page.read_text()
+    table = load(root=str(data), groups=str(groups))  # all images have a line, those of the rare class too
+    by_id = dict(zip(table.ids, table.groups, strict=True))
+    assert all(by_id[f"ulcer/{n}.jpg"] == by_id[f"polyp/{n}.png"] == f"polyp/{n}.png" for n in range(10))
+
+
+def test_strict_fails_where_test_images_are_known_and_only_there(settings: Path, tmp_path: Path) -> None:
+    page = tmp_path / "audit.html"
+    run(settings, "-o", page, "--strict", status=2)
+    assert page.exists()
+    run(
+        settings, "-o", page, "--strict", "--set", 'scenario.leave_out=["ulcer"]', "--set", "scenario.tasks=1"
+    )
+
+
+def test_a_folder_has_no_split_and_pictures_can_be_left_out(data: Path, tmp_path: Path) -> None:
+    (data / "polyp" / "damaged.png").write_bytes(b"no picture")
+    page = tmp_path / "audit.html"
+    told = run(data, "-o", page, "--no-pictures", "--strict")
+    assert "22 images in 3 classes; 1 cannot be read" in told
+    assert "no split" in told
+    assert "<img" not in page.read_text()
+    record = json.loads(page.with_suffix(".json").read_text())
+    assert record["unreadable"][0]["image"] == "polyp/damaged.png"
+
+
+def test_images_none_of_which_can_be_read_are_one_clear_line(tmp_path: Path) -> None:
+    (tmp_path / "data" / "polyp").mkdir(parents=True)
+    (tmp_path / "data" / "polyp" / "1.png").write_bytes(b"")
+    with pytest.raises(EndocilError, match=r"none of 1 images can be read; polyp/1\.png: the file is empty"):
+        run(tmp_path / "data", "-o", tmp_path / "audit.html")

@@ -1,0 +1,33 @@
+"""Damaged and hostile files end in pixels or in a listed reason: no traceback, no hang, nothing outside the folder."""
+
+import sys
+
+import pytest
+from damaged import bombs, damaged, pictures, run
+
+from endocil.images.decode import decode
+from endocil.images.table import UnreadableImageError
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")
+def test_damaged_files_end_in_pixels_or_a_reason_and_leave_nothing_outside() -> None:
+    for n, found in zip((250, 150), run(("images", 0, 250), ("archives", 0, 150)), strict=True):
+        assert found["failures"] == []
+        assert found["good"] + found["refused"] == n
+        assert min(found["good"], found["refused"]) >= 20
+
+
+def test_the_sound_files_behind_the_damaged_ones_are_sound() -> None:
+    for data in pictures().values():
+        assert decode(data, 8).shape == (8, 8, 3)
+
+
+@pytest.mark.parametrize("name", sorted(set(bombs()) - {"png just below the limit"}))
+def test_a_bomb_is_refused(name: str) -> None:
+    with pytest.raises(UnreadableImageError):
+        decode(bombs()[name], 8)
+
+
+def test_the_same_number_is_the_same_file() -> None:
+    for number in (50, 99):
+        assert damaged(pictures(), bombs(), "image", number) == damaged(pictures(), bombs(), "image", number)
