@@ -311,7 +311,62 @@ class _Results:
         return {"good": self.good, "refused": self.reasons.total(), "failures": self.failures}
 
 
-Job = tuple[str, int, int]  # "images" or "archives", first number, number behind the last
+@cache
+def dicoms() -> dict[str, bytes]:
+    """Sound DICOM files: gray frames as they are and packed, and a JPEG inside."""
+    from pydicom.dataset import Dataset, FileMetaDataset
+    from pydicom.encaps import encapsulate
+    from pydicom.uid import ExplicitVRLittleEndian, JPEGBaseline8Bit, RLELossless, generate_uid
+
+    files = {}
+    for name, syntax in (("dicom", ExplicitVRLittleEndian), ("rle dicom", RLELossless), ("jpeg dicom", None)):
+        image = Dataset()
+        image.file_meta = FileMetaDataset()
+        image.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian if syntax else JPEGBaseline8Bit
+        image.SOPClassUID, image.SOPInstanceUID = (
+            "1.2.840.10008.5.1.4.1.1.77.1.1",
+            generate_uid(entropy_srcs=[name]),
+        )
+        image.Rows, image.Columns, image.BitsAllocated, image.BitsStored, image.HighBit = 40, 56, 8, 8, 7
+        image.PixelRepresentation, image.SamplesPerPixel = 0, 1
+        image.PhotometricInterpretation = "MONOCHROME2"
+        image.WindowCenter, image.WindowWidth = 100, 150
+        gray = pictures()["bmp"][-40 * 56 * 2 :]
+        if syntax:
+            image.NumberOfFrames, image.PixelData = 2, gray
+        else:
+            image.PixelData = encapsulate([pictures()["gray jpeg"]])
+        image["PixelData"].VR = "OB"
+        if syntax == RLELossless:
+            image.compress(RLELossless, generate_instance_uid=False)
+        buffer = io.BytesIO()
+        image.save_as(buffer, enforce_file_format=True)
+        files[name] = buffer.getvalue()
+    return files
+
+
+def try_dicom(start: int, stop: int) -> dict[str, Any]:
+    """Find the frames of each file, and read the last one."""
+    from endocil.datasets.dicom import load
+    from endocil.images.table import UnreadableImageError
+
+    results = _Results()
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(start, stop):
+            kind, data = damaged(dicoms(), {}, "dicom", number)
+            path = Path(folder) / str(number) / "class" / "file.dcm"
+            path.parent.mkdir(parents=True)
+            path.write_bytes(data)
+
+            def read(root: Path = path.parents[1]) -> None:
+                table = load(root=str(root), group_by="PatientID")
+                table.reader.read(table.ids[-1], 16)
+
+            results.of(number, kind, read, UnreadableImageError)
+    return results.summary()
+
+
+Job = tuple[str, int, int]  # "images", "dicom" or "archives", first number, number behind the last
 
 
 def serve(jobs: list[Job]) -> None:
@@ -326,7 +381,7 @@ def serve(jobs: list[Job]) -> None:
         mapped = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a hang in C code ends the process too
-    attempts = {"images": try_images, "archives": try_archives}
+    attempts = {"images": try_images, "dicom": try_dicom, "archives": try_archives}
     print(json.dumps([attempts[what](start, stop) for what, start, stop in jobs]))
 
 

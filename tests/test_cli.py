@@ -78,7 +78,15 @@ def test_a_run_prints_a_table_and_leaves_everything_behind(settings: Path, tmp_p
     }
     per_task = {f"{room}/task-{t}.csv" for room in ("predictions", "memory") for t in range(3)}
     weights = {f"weights/task-{t}.safetensors" for t in range(3)} | {"features/task-0.safetensors"}
-    single = {"settings.toml", "environment.json", "split.csv", "events.jsonl", "metrics.json", "report.html"}
+    single = {
+        "settings.toml",
+        "environment.json",
+        "split.csv",
+        "leaks.json",
+        "events.jsonl",
+        "metrics.json",
+        "report.html",
+    }
     assert kept == per_task | weights | single | {"checkpoint.safetensors", ".lock"}
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert {"acc_last", "f1_last", "acc_avg", "f1_avg", "af", "af_printed", "forgetting_max"} <= set(

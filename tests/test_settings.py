@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from endocil import EndocilError, load_settings
 from endocil.assembly import complete
+from endocil.datasets import DATASETS
 from endocil.settings import Settings, presets
 
 
@@ -27,7 +28,7 @@ def test_defaults_are_the_papers_protocol() -> None:
 @pytest.mark.parametrize("name", presets())
 def test_every_preset_is_valid_and_complete(name: str) -> None:
     whole = complete(load_settings(name))
-    assert whole.data.name == "synthetic"
+    assert whole.data.name in DATASETS
     assert load_settings(tomllib.loads(whole.to_toml())) == whole
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from endocil.assembly import scenario_of
 from endocil.commands import downloads
-from endocil.datasets import DATASETS, catalogue, hyper_kvasir
+from endocil.datasets import catalogue, hyper_kvasir
 from endocil.datasets.catalogue import CATALOGUE, as_published, describe, find
 from endocil.datasets.checking import check_archive
 from endocil.datasets.facts import Archive
@@ -121,7 +121,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = replace(hyper_kvasir.FACTS, counts={"": counts}, archives=())
     monkeypatch.setattr(hyper_kvasir, "FACTS", facts)
     monkeypatch.setitem(catalogue.CATALOGUE, "hyper-kvasir", facts)
-    monkeypatch.setitem(DATASETS, "hyper-kvasir", hyper_kvasir.load)
 
 
 @pytest.mark.usefixtures("small")

@@ -11,7 +11,10 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-Source = Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A preset (smoke, demo) or a TOML file.")]
+Source = Annotated[
+    str,
+    typer.Argument(metavar="NAME_OR_FILE", help="A preset (smoke, demo, hyper-kvasir, ...) or a TOML file."),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. train.epochs=10."),
