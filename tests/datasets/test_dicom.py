@@ -202,6 +202,9 @@ def test_no_element_but_those_asked_for_gets_out(
     (root / "polyp/d.dcm").write_bytes(whole[: len(whole) // 2])
     (root / "polyp/e.dcm").write_bytes(whole.replace(b"MONOCHROME2 ", NAME[:12].encode()))
     (root / "polyp/f.dcm").write_bytes(whole.replace(b"314.0 ", NAME[:6].encode()))
+    syntax = ExplicitVRLittleEndian.encode() + b"\0"
+    assert syntax in whole
+    (root / "polyp/g.dcm").write_bytes(whole.replace(syntax, NAME.ljust(len(syntax)).encode()))
     table = load(root=str(root), group_by="PatientID", source_tag="Manufacturer")
     with pytest.raises(EndocilError) as error:
         load_images(table, 8, folder=tmp_path / "cache")

@@ -2,6 +2,8 @@
 
 import io
 import os
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ from PIL import Image
 
 from endocil.errors import EndocilError
 from endocil.images import decode as decoding
-from endocil.images.decode import FileReader, decode
+from endocil.images.decode import FileReader, decode, decode_whole
 from endocil.images.table import UnreadableImageError
 
 
@@ -171,3 +173,73 @@ def test_a_missing_file_is_unreadable_but_a_failing_disk_is_an_error(
     with pytest.raises(EndocilError, match=r"cannot read .*a\.jpg: Input/output error") as error:
         FileReader(tmp_path).read("a.jpg", 8)
     assert not isinstance(error.value, UnreadableImageError)
+
+
+@pytest.mark.parametrize(("width", "height"), [(720, 576), (1920, 1080), (331, 257)])
+@pytest.mark.parametrize("size", [64, 128, 256])
+def test_a_large_jpeg_differs_little_from_the_one_that_pillow_decodes_whole(
+    width: int, height: int, size: int
+) -> None:
+    noise = np.random.default_rng(0).normal(0, 6, (height, width, 1))
+    data = encoded(
+        Image.fromarray((np.asarray(picture(width, height)) + noise).clip(0, 255).astype(np.uint8)),
+        "JPEG",
+        quality=90,
+    )
+    plain = expected(size, Image.open(io.BytesIO(data)).convert("RGB"))
+    difference = np.abs(decode(data, size) - plain)
+    assert difference.mean() < 1.5
+    assert np.percentile(difference, 99) <= 6
+
+
+def test_a_small_jpeg_is_exactly_what_pillow_gives() -> None:
+    data = encoded(picture(128, 128), "JPEG", quality=90)
+    assert (decode(data, 64) == expected(64, Image.open(io.BytesIO(data)))).all()
+
+
+def test_a_large_gray_or_turned_jpeg_takes_the_same_way() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    large = picture(600, 400)
+    gray = decode(encoded(large.convert("L"), "JPEG", quality=95), 32)
+    assert np.abs(gray - expected(32, large.convert("L").convert("RGB"))).max() <= 4
+    turned = decode(encoded(large, "JPEG", quality=95, exif=exif), 32)
+    assert np.abs(turned - np.rot90(expected(32, large), -1)).max() <= 8
+
+
+def test_of_several_pages_or_an_animation_the_first_counts() -> None:
+    pages = [Image.new("RGB", (16, 16), (colour, 20, 30)) for colour in (200, 90, 10)]
+    for kind, options in (("TIFF", {}), ("PNG", {}), ("WEBP", {"lossless": True})):
+        data = encoded(pages[0], kind, save_all=True, append_images=pages[1:], **options)
+        assert (decode(data, 4) == [200, 20, 30]).all(), kind
+
+
+def test_sixteen_bit_colour_keeps_the_upper_eight_bits() -> None:
+    rows = (b"\0" + (np.array([200, 30, 90] * 4) * 257).astype(">u2").tobytes()) * 4
+
+    def chunk(name: bytes, content: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+        )
+
+    header = struct.pack(">IIBBBBB", 4, 4, 16, 2, 0, 0, 0)
+    data = (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", header)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
+    assert (decode(data, 4) == [200, 30, 90]).all()
+
+
+def test_a_whole_image_is_rgb_upright_and_in_its_own_size(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    (tmp_path / "a.png").write_bytes(encoded(picture(), "PNG", exif=exif))
+    whole = FileReader(tmp_path).whole("a.png")
+    assert whole.size == (40, 60)
+    assert (np.asarray(whole) == np.rot90(np.asarray(picture()), -1)).all()
+    with pytest.raises(UnreadableImageError, match="No such file"):
+        FileReader(tmp_path).whole("b.png")
+    with pytest.raises(UnreadableImageError, match="truncated"):
+        decode_whole(encoded(picture(), "PNG")[:-40])

@@ -12,20 +12,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from endocil.errors import EndocilError
 from endocil.images.decode import MAX_PIXELS, stamp
+from endocil.images.shades import GRAY, Window, to_rgb
 from endocil.images.table import UnreadableImageError
 
 RULES = "dicom rules 1"  # raise it when the pixels of the same file come out differently
-Window = Literal["file", "full"]
 
 _PLUGINS = ("gdcm", "libjpeg", "openjpeg", "jpeg_ls", "rle")  # installing one makes more files readable
-_GRAY = ("MONOCHROME1", "MONOCHROME2")
 _COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 _SHAPE = (
     "Rows",
@@ -57,11 +56,17 @@ class DicomReader:
         header = read_header(path)
         _refuse_unknown(header, frame, count_frames(path, header))
         try:
-            return Image.fromarray(_to_rgb(_frame(path, frame), header, self.window))
+            return Image.fromarray(self._shown(_frame(path, frame), header))
         except Exception as error:  # damaged files make pydicom and its plugins raise almost anything
             raise UnreadableImageError(
                 f"pydicom cannot decode its pixels ({type(error).__name__})"
             ) from error
+
+    def _shown(self, values: np.ndarray, header: Any) -> np.ndarray:
+        if header.PhotometricInterpretation == "PALETTE COLOR":
+            colours = pydicom().pixels.apply_color_lut(values, header)[..., :3]
+            return np.asarray(colours if colours.dtype == np.uint8 else (colours >> 8).astype(np.uint8))
+        return to_rgb(values, header, self.window)
 
     def fingerprint(self, ids: Sequence[str]) -> str:
         """Folder, sizes and times of the files, and what decodes them."""
@@ -79,6 +84,7 @@ def pydicom() -> Any:
         import pydicom.pixels  # its import takes a while, and few need it
     except ImportError as error:
         raise EndocilError("DICOM files need pydicom; install it by: pip install 'endocil[dicom]'") from error
+    pydicom.config.settings.reading_validation_mode = pydicom.config.IGNORE  # its warnings quote the file
     return pydicom
 
 
@@ -109,21 +115,29 @@ def read_header(path: Path, tags: Sequence[str] = ()) -> Any:
 
 def count_frames(path: Path, header: Any) -> int:
     """How many frames a file has; a number that the file is too small for is refused."""
-    n = int(header.get("NumberOfFrames") or 1)
+    n = _number(header, "NumberOfFrames") or 1
     if not 1 <= n <= max(1, path.stat().st_size // 8):  # a compressed frame has a mark of 8 bytes
         raise UnreadableImageError(f"it claims {n} frames, which is more than its size can hold")
     return n
 
 
+def _number(header: Any, name: str) -> int:
+    """0 where the file does not say."""
+    try:
+        return int(header.get(name) or 0)
+    except (TypeError, ValueError):
+        raise UnreadableImageError(f"its {name} is no whole number") from None
+
+
 def _refuse_unknown(header: Any, frame: int, n_frames: int) -> None:
-    rows, columns = (int(header.get(name) or 0) for name in ("Rows", "Columns"))
+    rows, columns = (_number(header, name) for name in ("Rows", "Columns"))
     kind = str(header.get("PhotometricInterpretation"))
     if not rows or not columns:
         raise UnreadableImageError("it has no image")
     if rows * columns > MAX_PIXELS:
         raise UnreadableImageError(f"{columns} x {rows} pixels; at most {MAX_PIXELS:,} are accepted")
-    if kind not in (*_GRAY, *_COLOUR, "PALETTE COLOR"):
-        known = ", ".join((*_GRAY, *_COLOUR, "PALETTE COLOR"))
+    if kind not in (*GRAY, *_COLOUR, "PALETTE COLOR"):
+        known = ", ".join((*GRAY, *_COLOUR, "PALETTE COLOR"))
         raise UnreadableImageError(f"its photometric interpretation is none of {known}")
     if not 1 <= frame <= n_frames:
         raise UnreadableImageError(f"it has no frame {frame}")
@@ -136,10 +150,13 @@ def _refuse_compression(header: Any) -> None:
         raise UnreadableImageError("it does not say how its pixels are stored (no transfer syntax)")
     try:
         known = pydicom().pixels.get_decoder(syntax).is_available and not syntax.is_deflated
-    except NotImplementedError:
+    except Exception:  # not implemented, or no transfer syntax at all
         known = False
     if not known:
-        name = syntax.name if syntax.is_transfer_syntax else "a private transfer syntax"
+        standard = getattr(syntax, "name", syntax)
+        name = (
+            "its private transfer syntax" if standard == syntax else standard
+        )  # what stands there is not quoted
         raise UnreadableImageError(
             f"pydicom has no decoder for {name} here; decompress the file, or install a plugin of pydicom for it"
         )
@@ -148,43 +165,6 @@ def _refuse_compression(header: Any) -> None:
 def _frame(path: Path, frame: int) -> np.ndarray:
     """(H, W) or (H, W, 3), YBR turned into RGB."""
     return np.asarray(pydicom().pixels.pixel_array(path, index=frame - 1))
-
-
-def _to_rgb(values: np.ndarray, header: Any, window: Window) -> np.ndarray:
-    """(H, W, 3) uint8."""
-    kind = header.PhotometricInterpretation
-    if kind == "PALETTE COLOR":
-        colours = pydicom().pixels.apply_color_lut(values, header)[..., :3]
-        return np.asarray(colours if colours.dtype == np.uint8 else (colours >> 8).astype(np.uint8))
-    share = _share(values, header, window if kind in _GRAY else "full")
-    if kind == "MONOCHROME1":
-        share = 1 - share
-    shown = np.rint(255 * share.clip(0, 1)).astype(np.uint8)
-    return np.repeat(shown[..., None], 3, axis=2) if shown.ndim == 2 else shown
-
-
-def _share(values: np.ndarray, header: Any, window: Window) -> np.ndarray:
-    """From 0 (black) to 1 (white), as MONOCHROME2 has it; may go beyond both."""
-    centre, width = (_first(header.get(name)) for name in ("WindowCenter", "WindowWidth"))
-    if window == "full" or centre is None or not width or width <= 0:
-        bits = int(header.BitsStored)
-        lowest = -(2 ** (bits - 1)) if header.get("PixelRepresentation") else 0
-        return np.asarray((values.astype(np.float32) - lowest) / (2**bits - 1))
-    slope, intercept = _first(header.get("RescaleSlope")), _first(header.get("RescaleIntercept"))
-    real = values * np.float32(1 if slope is None else slope) + np.float32(intercept or 0)
-    function = str(header.get("VOILUTFunction") or "LINEAR")
-    if function == "SIGMOID":
-        return np.asarray(1 / (1 + np.exp((-4 * (real - centre) / width).clip(-80, 80))))
-    if function == "LINEAR_EXACT":
-        return np.asarray((real - centre) / width + 0.5)
-    return np.asarray((real - (centre - 0.5)) / max(width - 1, 1e-6) + 0.5)
-
-
-def _first(value: Any) -> float | None:
-    """Of several windows the first counts."""
-    if value is None or value == "":
-        return None
-    return float(value[0] if hasattr(value, "__len__") and not isinstance(value, str) else value)
 
 
 def _palette_tags() -> list[str]:
