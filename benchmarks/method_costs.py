@@ -13,8 +13,8 @@ import statistics
 import torch
 
 from endocil.assembly import Parts, assemble
+from endocil.estimate import speed, trial
 from endocil.methods import METHODS
-from endocil.preflight import speed, trial
 from endocil.settings import load_settings
 
 VARIANTS = [(name, ()) for name in sorted(METHODS)] + [("foster", ("method.evaluate=student",))]

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Every run behind the tables of the README: all methods with seed 0, and three methods and the eight rows of the
 # ablation with three seeds.
-# Results go into docs/results; a run that is there already is not repeated. About five minutes a run on one core.
+# Results go into docs/results; a run that is there already is not repeated. Five to fourteen minutes a run on one core.
 set -eu
 export HYPER_KVASIR_PART="${HYPER_KVASIR_PART:?set it to the folder of the subset; see hyper-kvasir-part.toml}"
 cd "$(dirname "$0")/.."

@@ -77,7 +77,7 @@ def test_a_wrong_override_is_refused_in_one_sentence(override: str, message: str
 
 def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(
-        EndocilError, match="no settings called 'nothing': expected a TOML file or one of the presets .*demo"
+        EndocilError, match=r"no settings called 'nothing': expected a TOML file or one of the presets .*demo"
     ):
         load_settings("nothing")
     (tmp_path / "broken.toml").write_text("seed = ")

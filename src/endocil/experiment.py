@@ -17,6 +17,7 @@ import torch
 from endocil.assembly import Parts, Progress, assemble
 from endocil.checkpoint import Checkpoint, Position, load_checkpoint, restore
 from endocil.errors import EndocilError
+from endocil.estimate import planned_images
 from endocil.evaluation import predict
 from endocil.files import write_csv, write_json
 from endocil.images.batch import ImageSet
@@ -24,7 +25,7 @@ from endocil.journal import Journal, Show
 from endocil.learner import Learner
 from endocil.metrics import summarise
 from endocil.predictions import read_run_predictions, write_predictions
-from endocil.preflight import planned_images, preflight
+from endocil.preflight import preflight
 from endocil.run_folder import RunFolder, new_folder
 from endocil.scenario import TEST, TRAIN, Task
 from endocil.settings import Settings, load_settings

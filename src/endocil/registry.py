@@ -68,8 +68,10 @@ def check_options(
 
 def _check_value(setting: str, function: Callable[..., Any], key: str, value: Any) -> None:
     hint = _hints(function).get(key, Any)
+    # strict: "no" is not false, "2" is not 2 and true is not 1; a list of TOML is the tuple of Python
+    given = tuple(value) if isinstance(value, list) else value
     try:
-        TypeAdapter(hint).validate_python(value)
+        TypeAdapter(hint).validate_python(given, strict=True)
     except ValidationError as error:
         message = error.errors()[0]["msg"]
         raise EndocilError(f"{setting}: {message[0].lower()}{message[1:]}, got {value!r}") from None

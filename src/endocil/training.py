@@ -49,11 +49,8 @@ def fit(
     """
     schedule = phase.schedule
     with only_training(method, (*phase.train, phase.gradients)):
-        parameters = [parameter for module in phase.train for parameter in module.parameters()]
-        optimizer = torch.optim.SGD(
-            parameters, schedule.learning_rate, schedule.momentum, weight_decay=schedule.weight_decay
-        )
-        _restore(optimizer, parameters, momentum)
+        optimizer = optimizer_of(phase)
+        _restore(optimizer, momentum)
         for epoch in range(start, schedule.epochs):
             rate = schedule.learning_rate_at(epoch)
             for group in optimizer.param_groups:
@@ -64,13 +61,14 @@ def fit(
                 phase.images, schedule.batch_size, seen, seed, (*key, epoch), fabric.device
             )
             for batch in batches:
-                log.add(_step(phase, batch, optimizer, fabric), batch, phase)
+                log.add(step(phase, batch, optimizer, fabric), batch, phase)
             measured = {"learning_rate": rate, **log.result(), **_speed(len(phase.images), began)}
             _refuse_divergence(phase, epoch, measured)
             yield Epoch(epoch, measured, optimizer)
 
 
-def _step(phase: Phase, batch: Batch, optimizer: torch.optim.SGD, fabric: "Fabric") -> Outcome:
+def step(phase: Phase, batch: Batch, optimizer: torch.optim.SGD, fabric: "Fabric") -> Outcome:
+    """One step of training: everything that is done for a batch."""
     n = len(batch)
     with fabric.autocast():
         outcome = phase.objective(batch)
@@ -103,7 +101,16 @@ class only_training:  # noqa: N801 - a context manager, named like one
         self.method.eval()
 
 
-def _restore(optimizer: torch.optim.SGD, parameters: Sequence[Tensor], momentum: Sequence[Tensor]) -> None:
+def optimizer_of(phase: Phase) -> torch.optim.SGD:
+    parameters = [parameter for module in phase.train for parameter in module.parameters()]
+    chosen = phase.schedule
+    return torch.optim.SGD(
+        parameters, chosen.learning_rate, chosen.momentum, weight_decay=chosen.weight_decay
+    )
+
+
+def _restore(optimizer: torch.optim.SGD, momentum: Sequence[Tensor]) -> None:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for parameter, saved in zip(parameters, momentum, strict=bool(momentum)):
         # empty_like keeps the memory layout of an uninterrupted run, and with it every bit
         optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(saved)

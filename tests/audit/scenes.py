@@ -100,7 +100,7 @@ def random_prints(n: int, seed: int = 0, copies: int = 3) -> Fingerprints:
     """Smooth random pictures, each with some noisy copies: pairs at every strength around the thresholds."""
     random = np.random.default_rng(seed)
     base = random.normal(0, 1, (-(-n // copies), 12, 12, 3))
-    coarse = base.repeat(copies, axis=0)[:n] + random.normal(0, 0.42, (n, 12, 12, 3))
+    coarse = base.repeat(copies, axis=0)[:n] + random.normal(0, 0.34, (n, 12, 12, 3))
     pixels = np.empty((n, 64, 64, 3), np.uint8)
     for i, picture in enumerate((128 + 45 * coarse).clip(0, 255).astype(np.uint8)):
         pixels[i] = np.asarray(Image.fromarray(picture).resize((64, 64), Image.Resampling.BICUBIC))

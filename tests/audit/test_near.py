@@ -41,7 +41,7 @@ def test_a_planted_copy_is_found(copy: str, tmp_path: Path) -> None:
 
 def test_different_pictures_are_hardly_ever_paired(tmp_path: Path) -> None:
     prints = fingerprints(synthetic.load(images=200, imbalance=1.0), folder=tmp_path)
-    # with 2,000 images of this set, 1 of 1,999,000 pairs
+    # with 2,000 images of this set, 2 of 1,999,000 pairs
     assert len(near_duplicates(prints).left) == 0
 
 

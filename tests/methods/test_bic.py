@@ -118,11 +118,12 @@ def test_the_phases_share_no_image_and_the_second_has_as_many_of_each_class() ->
         (40, 25, 0.1, 4),
         (50, 25, 0.1, 5),
         (5, 25, 0.1, 1),
-        (30, 3, 0.1, 2),
-        (30, 25, 0.5, 15),
+        (30, 3, 0.1, 1),
+        (30, 4, 0.1, 2),
+        (30, 25, 0.5, 12),
     ],
 )
-def test_a_share_of_a_classs_exemplars_is_held_out_at_least_one_and_never_a_whole_class(
+def test_a_share_of_a_classs_exemplars_is_held_out_at_least_one_and_at_most_half_of_the_smallest_class(
     exemplars: int, smallest_new: int, share: float, expected: int
 ) -> None:
     (_, second), _, task = divided([60, 60, smallest_new, 55], [exemplars] * 2, held_out=share)

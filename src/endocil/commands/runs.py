@@ -132,7 +132,8 @@ def check(source: Source, changes: Overrides = None) -> None:
     """Preflight alone: what a run would do, what it would cost, and what cannot work."""
     from endocil.assembly import assemble
     from endocil.display import plain_progress
-    from endocil.preflight import estimate, preflight
+    from endocil.estimate import estimate
+    from endocil.preflight import preflight
     from endocil.settings import load_settings
 
     parts = assemble(load_settings(source, changes or ()), plain_progress(console(), "reading images"))

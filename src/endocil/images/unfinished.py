@@ -9,6 +9,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from math import prod
 from pathlib import Path
@@ -19,6 +20,7 @@ import numpy as np
 from endocil.files import ENCODING, ENCODING_ERRORS, flush, temporary_beside
 
 Shape = tuple[int, int, int, int]  # images, height, width, channels
+FLUSH_EVERY = 32 * 2**20  # bytes: the disk works while images are decoded, and not all at the end
 
 
 class Unfinished:
@@ -34,6 +36,9 @@ class Unfinished:
         self.done = 0  # images
         self.unreadable: list[tuple[str, str]] = []
         self._sound_lines = 0  # bytes
+        self._unflushed = 0  # bytes
+        self._flushing: Future[None] = Future()  # the disk's last work: none yet
+        self._flushing.set_result(None)
         with suppress(OSError, ValueError, KeyError, TypeError):  # then the rest is read again
             self._find()
 
@@ -59,6 +64,7 @@ class Unfinished:
             with (
                 _opened(self.pixels, end) as self._pixels,
                 _opened(self.lines, self._sound_lines) as self._lines,
+                ThreadPoolExecutor(1) as self._disk,  # ends first: it needs the open file
             ):
                 if not end:
                     self._pixels.write(self.header)
@@ -76,9 +82,14 @@ class Unfinished:
         self._lines.flush()
         self.done += len(pixels)
         self.unreadable += unreadable
+        self._unflushed += pixels.nbytes
+        if self._unflushed >= FLUSH_EVERY and self._flushing.done():
+            self._unflushed = 0
+            self._flushing = self._disk.submit(os.fsync, self._pixels.fileno())
 
     def move_to(self, path: Path) -> None:
         """All images are there: onto the disk, and under another name."""
+        self._flushing.result()  # a full disk may show itself only there
         flush(self._pixels)
         self._pixels.close()  # not every system renames an open file
         os.replace(self.pixels, path)

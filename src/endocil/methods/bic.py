@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from endocil.images.batch import ImageSet
-from endocil.losses import distillation
 from endocil.methods import moves
 from endocil.methods.method import Batch, Method, Outcome, Phase, Task, TaskData
 from endocil.networks import trained_parts
@@ -83,16 +82,8 @@ class BiC(Method):
         ]
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
-        share = moves.old_share(task)
         learn, held = self._divided(task, data)
-
-        def classification(logits: Tensor, batch: Batch) -> Tensor:
-            return (1.0 - share) * functional.cross_entropy(logits, batch.labels, reduction="none")
-
-        def distil(logits: Tensor, taught: Tensor) -> Tensor:
-            return share * distillation(logits, taught, self.temperature)
-
-        objective = moves.distilled(self, self.teacher, classification, distil)
+        objective = moves.distilled(self, self.teacher, *moves.by_share(task, self.temperature))
         train = (*trained_parts(self.backbone), self.classifier)
         first = Phase("train", learn, train, self.schedule(task), objective)
         return (first, self._correcting(task, held)) if len(held) else (first,)
@@ -116,10 +107,10 @@ class BiC(Method):
         return data.all.hold_out(n, generator(self.seed, task.index, "held out"))
 
     def _held_out_per_class(self, task: Task, data: TaskData) -> int:
-        """A share of a class's exemplars, at least one; fewer, or none, where a class cannot spare as many."""
+        """A share of a class's exemplars, at least one; never more than half of the smallest class."""
         exemplars, smallest = data.exemplars.counts(task.n_old), data.all.counts(task.n_seen).min()
         wanted = max(1, int(self.held_out * int(exemplars.max())))
-        return max(0, min(wanted, int(smallest) - 1))
+        return min(wanted, int(smallest) // 2)
 
     def classify(self, features: Tensor) -> Tensor:
         return self.corrections(self.classifier(features))  # type: ignore[no-any-return]

@@ -5,7 +5,6 @@ Student: one backbone taught by the teacher; the next task starts from it.
 Differs from PyCIL: true class counts. As there, the teacher is evaluated unless `evaluate` says "student".
 """
 
-import copy
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal, get_args
@@ -18,8 +17,7 @@ from endocil.gradients import GradientRule
 from endocil.losses import class_balanced_weights, distillation
 from endocil.methods import moves
 from endocil.methods.method import Batch, Method, Outcome, Phase, Schedule, Task, TaskData
-from endocil.networks import GrowingClassifier, trained_parts
-from endocil.randomness import generator
+from endocil.networks import Boosted, trained_parts
 
 Evaluate = Literal["teacher", "student"]
 OldFeatures = Literal["ft", "az"]
@@ -67,7 +65,9 @@ class FOSTER(Method):
 
     def grow(self, task: Task) -> None:
         if task.index > 0:
-            self.teacher = Boosted(self.backbone, self.classifier, task, self.seed)
+            old = moves.frozen_copy(self.backbone, self.classifier)
+            self.teacher = Boosted(old, self.backbone, self.classifier)
+            self.teacher.grow(task.n_new, self.seed, task.index)
             if self.oofc == "az":
                 _old_columns(self.teacher.classifier.weight.data, task).zero_()
         super().grow(task)  # the student starts as the old network
@@ -87,7 +87,7 @@ class FOSTER(Method):
         train = (*trained_parts(self.backbone), self.classifier)
         return Phase("train", data.all, train, self.schedule(task), objective)
 
-    def _boosting(self, teacher: "Boosted", task: Task, data: TaskData) -> Phase:
+    def _boosting(self, teacher: Boosted, task: Task, data: TaskData) -> Phase:
         counts = data.all.counts(task.n_seen)
         weights = class_balanced_weights(counts, self.beta1).to(self.classifier.weight)
 
@@ -108,7 +108,7 @@ class FOSTER(Method):
         rule = BlindRows(teacher.classifier, task) if self.oofc == "az" else GradientRule()
         return Phase("boost", data.all, train, self.schedule(task), objective, rule)
 
-    def _compressing(self, teacher: "Boosted", task: Task, data: TaskData) -> Phase:
+    def _compressing(self, teacher: Boosted, task: Task, data: TaskData) -> Phase:
         counts = data.all.counts(task.n_seen)
         weights = class_balanced_weights(counts, self.beta2).to(self.classifier.weight)
 
@@ -158,24 +158,6 @@ class FOSTER(Method):
         if self.teacher is None or self.evaluate == "student":
             return super().predictors
         return (self.teacher.old[0], self.teacher.new_backbone, self.teacher.classifier)
-
-
-class Boosted(nn.Module):
-    """The old network, frozen, and a new backbone beside it; one classifier on the features of both."""
-
-    def __init__(self, backbone: nn.Module, classifier: GrowingClassifier, task: Task, seed: int) -> None:
-        super().__init__()
-        each = classifier.in_features
-        self.old = moves.frozen_copy(backbone, classifier)
-        self.new_backbone = copy.deepcopy(backbone)
-        self.classifier = copy.deepcopy(classifier)
-        self.classifier.grow(task.n_new, generator(seed, task.index, "boosted"), n_features=2 * each)
-        self.expansion = GrowingClassifier(each)  # on the new features alone: they must tell all classes
-        self.expansion.grow(task.n_seen, generator(seed, task.index, "expansion"))
-
-    def features(self, images: Tensor) -> Tensor:
-        """(B, 2d): the old backbone's, then the new one's."""
-        return torch.cat([self.old[0](images), self.new_backbone(images)], dim=1)
 
 
 class BlindRows(GradientRule):

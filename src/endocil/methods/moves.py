@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from endocil.errors import EndocilError
+from endocil.losses import distillation
 from endocil.methods.method import Batch, Method, Outcome, Schedule, Task, TaskData
 
 PYCIL = Schedule(epochs=200, milestones=(60, 120, 170), weight_decay=5e-4, batch_size=128)  # its first task
@@ -72,6 +73,21 @@ def _needs_all_classes(task: Task, data: TaskData) -> str:
     if task.n_new == 1:
         return "one new class, and over one class the loss would be 0 for ever"
     return "images of known classes" if bool((data.new.labels < task.n_old).any()) else ""
+
+
+def by_share(
+    task: Task, temperature: float
+) -> tuple[Callable[[Tensor, Batch], Tensor], Callable[[Tensor, Tensor], Tensor]]:
+    """Cross-entropy and distillation, weighed by the shares of new and of old classes (BiC, WA)."""
+    share = old_share(task)
+
+    def classification(logits: Tensor, batch: Batch) -> Tensor:
+        return (1.0 - share) * functional.cross_entropy(logits, batch.labels, reduction="none")
+
+    def distil(logits: Tensor, taught: Tensor) -> Tensor:
+        return share * distillation(logits, taught, temperature)
+
+    return classification, distil
 
 
 def old_share(task: Task) -> float:

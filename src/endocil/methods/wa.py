@@ -6,12 +6,10 @@ Differs from the authors: no clipping of the weights to non-negative values.
 
 from typing import Any
 
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
-from endocil.losses import distillation
 from endocil.methods import moves
-from endocil.methods.method import Batch, Method, Phase, Task, TaskData
+from endocil.methods.method import Method, Phase, Task, TaskData
 from endocil.networks import trained_parts
 
 
@@ -38,15 +36,7 @@ class WA(Method):
         super().grow(task)
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
-        share = moves.old_share(task)
-
-        def classification(logits: Tensor, batch: Batch) -> Tensor:
-            return (1.0 - share) * functional.cross_entropy(logits, batch.labels, reduction="none")
-
-        def distil(logits: Tensor, taught: Tensor) -> Tensor:
-            return share * distillation(logits, taught, self.temperature)
-
-        objective = moves.distilled(self, self.teacher, classification, distil)
+        objective = moves.distilled(self, self.teacher, *moves.by_share(task, self.temperature))
         train = (*trained_parts(self.backbone), self.classifier)
         return (Phase("train", data.all, train, self.schedule(task), objective),)
 

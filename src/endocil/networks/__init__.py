@@ -9,6 +9,7 @@ from torch import nn
 
 from endocil.errors import EndocilError
 from endocil.networks import freezing
+from endocil.networks.boosted import Boosted
 from endocil.networks.branches import LastBlocks, WholeBranches, side_by_side
 from endocil.networks.classifier import GrowingClassifier
 from endocil.networks.freezing import trained_parts
@@ -19,6 +20,7 @@ from endocil.registry import check_options, resolve
 
 __all__ = [
     "BACKBONES",
+    "Boosted",
     "GrowingClassifier",
     "LastBlocks",
     "ResNet",

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, Generic, Protocol, TypeVar
 
+from endocil.errors import EndocilError
+from endocil.methods import method_class, method_options
 from endocil.report.runs import is_incremental
 
 DASH = "\N{EN DASH}"
@@ -142,10 +144,21 @@ def label(settings: Mapping[str, Any], keys: Collection[str] = ()) -> str:
     """The method's name and these settings: "endocil (loss=cross_entropy, select=mean)"."""
     name = str(settings["method"]["name"]).rpartition(":")[2]
     values = identity(settings)
+    keys = {*keys, *_evaluated_otherwise(settings)}
     shown = [
         f"{_short(key)}={written(values[key], '+')}" for key in sorted(keys, key=_short) if key in values
     ]
     return f"{name} ({', '.join(shown)})" if shown else name
+
+
+def _evaluated_otherwise(settings: Mapping[str, Any]) -> set[str]:
+    """Options by which a method is evaluated in another way than usual: its results must not pass as the usual ones."""
+    chosen = settings["method"]
+    try:
+        shows, defaults = method_class(chosen["name"]).shows, method_options(chosen["name"])
+    except EndocilError:  # a method from outside that is not here
+        return set()
+    return {f"method.{key}" for key in shows if chosen.get(key, defaults[key]) != defaults[key]}
 
 
 def varying(members: Sequence[Mapping[str, Any]]) -> set[str]:

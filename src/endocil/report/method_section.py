@@ -96,7 +96,14 @@ def _training(run: RunRecord) -> str:
         if event["task"] != before["task"]
     ]
     x = svg.linear_axis("epoch, counted over all tasks", where)
-    return "<h4>Training</h4>" + _losses(where, events, x, starts) + _learning_rate(where, events, x, starts)
+    charts = _losses(where, events, x, starts) + _learning_rate(where, events, x, starts)
+    return f"<h4>Training</h4>{_notes(run)}{charts}"
+
+
+def _notes(run: RunRecord) -> str:
+    """What the method said about a task before it was trained."""
+    told = [(event["task"], note) for event in run.events_of("task") for note in event.get("notes", ())]
+    return "".join(f"<p>{escaped(f'Task {task}: {note}.')}</p>" for task, note in told)
 
 
 def _thinned(events: Sequence[Mapping[str, Any]]) -> list[tuple[float, Mapping[str, Any]]]:
@@ -109,18 +116,24 @@ def _thinned(events: Sequence[Mapping[str, Any]]) -> list[tuple[float, Mapping[s
 def _losses(
     where: Sequence[float], events: Sequence[Mapping[str, Any]], x: svg.Axis, starts: Sequence[float]
 ) -> str:
-    names = list(dict.fromkeys(name for event in events for name in event["losses"]))
+    named = [_by_phase(event, events) for event in events]
+    names = list(dict.fromkeys(name for losses in named for name in losses))
     lines = [
-        svg.Series(
-            name, tuple(where), tuple(event["losses"].get(name) for event in events), style, markers=False
-        )
+        svg.Series(name, tuple(where), tuple(losses.get(name) for losses in named), style, markers=False)
         for style, name in enumerate(names)
     ]
     y = svg.linear_axis("loss", [value for line in lines for value in line.y if value is not None])
-    ends = ", ".join(f"{line.name} ends at {number(line.y[-1], 3)}" for line in lines)
+    last = {line.name: [value for value in line.y if value is not None][-1] for line in lines}
+    ends = ", ".join(f"{name} ends at {number(value, 3)}" for name, value in last.items())
     picture = svg.line_chart(lines, x, y, title=f"Losses per epoch: {ends}", height=220, boundaries=starts)
     shown = legend((svg.sample(line.style, markers=False), line.name) for line in lines)
     return figure(picture, "Mean loss per epoch; upright lines: a new task begins.", shown)
+
+
+def _by_phase(event: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """An epoch's losses; where a task has several phases, with the phase's name, as each has its own losses."""
+    several = len({(each["task"], each.get("phase")) for each in events}) > len({e["task"] for e in events})
+    return {f"{event['phase']}: {name}" if several else name: loss for name, loss in event["losses"].items()}
 
 
 def _learning_rate(

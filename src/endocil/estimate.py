@@ -1,0 +1,98 @@
+"""What a run will cost: its passes over images from the method's own phases, its speed from a few real steps."""
+
+import copy
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import torch
+from lightning_fabric import Fabric
+
+from endocil.assembly import Parts
+from endocil.images.batch import ImageSet, training_batches
+from endocil.methods.method import Method, Phase, TaskData
+from endocil.scenario import TRAIN, Task
+from endocil.training import only_training, optimizer_of, step
+from endocil.usage import peak_megabytes
+
+
+def estimate(parts: Parts, seconds: float = 2.0) -> tuple[str, ...]:
+    """Time and memory, measured on a few real steps of a copy of the method in the middle of its tasks."""
+    torch.set_num_threads(parts.settings.run.threads or torch.get_num_threads())
+    method, trained = trial(parts)
+    speeds = {phase.name: speed(parts, method, phase, seconds) for phase in trained}
+    passes = _planned(parts)
+    # a phase that the middle task does not have (the first task's) goes at the speed of its first phase
+    default = next(iter(speeds.values()))
+    minutes = sum(images / speeds.get(name, default) for name, images in passes.items()) / 60
+    total = sum(passes.values())
+    parameters = sum(p.numel() for p in parts.method.backbone.parameters())
+    return (
+        f"about {minutes:,.1f} minutes of training at {total / minutes / 60:,.0f} images/s "
+        f"({total:,} image passes, {parts.settings.run.threads} threads)",
+        f"about {peak_megabytes(parts.method.device):,.0f} MB of memory; backbone of {parameters:,} parameters",
+    )
+
+
+def trial(parts: Parts) -> tuple[Method, tuple[Phase, ...]]:
+    """A copy of the method, grown to the middle of its tasks, and what it would train there."""
+    tasks = parts.scenario.tasks
+    middle = tasks[min(max(1, len(tasks) // 2), len(tasks) - 1)]
+    method = copy.deepcopy(parts.method)
+    for task in tasks[: middle.index + 1]:
+        method.grow(task)
+    method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return method, method.phases(middle, _data(parts, middle))
+
+
+def _data(parts: Parts, task: Task) -> TaskData:
+    """The task's new images and, of each old class, as many images as the memory will hold."""
+    quota = parts.memory.quota(task.n_old) if parts.memory is not None and task.n_old else 0
+    old = [parts.scenario.rows(TRAIN, slice(label, label + 1))[:quota] for label in range(task.n_old)]
+    stand_ins = torch.cat([torch.empty(0, dtype=torch.int64), *old])
+    new = ImageSet.of(parts.images, parts.scenario.rows(TRAIN, task.new))
+    return TaskData(new, ImageSet.of(parts.images, stand_ins, from_memory=True), parts.augmentation)
+
+
+def speed(parts: Parts, method: Method, phase: Phase, seconds: float) -> float:
+    """Images per second of a phase, from a few real steps."""
+    seen = parts.augmentation if phase.augmented else None
+    size, device = phase.schedule.batch_size, parts.method.device
+    cut = training_batches(phase.images, size, seen, 0, ("estimate",), device)
+    batches = [batch for _, batch in zip(range(4), cut, strict=False)]
+    images, began = 0, time.perf_counter()
+    fabric = Fabric(accelerator=device.type, devices=1)
+    with only_training(method, (*phase.train, phase.gradients)):
+        optimizer = optimizer_of(phase)
+        for turn in range(20):
+            batch = batches[turn % len(batches)]
+            step(phase, batch, optimizer, fabric)
+            if turn == 0:  # the first step warms up
+                images, began = 0, time.perf_counter()
+                continue
+            images += len(batch)
+            if time.perf_counter() - began > seconds:
+                break
+    return images / (time.perf_counter() - began)
+
+
+def planned_images(parts: Parts) -> int:
+    """Image passes of the whole run: the images of each phase of each task, once an epoch."""
+    return sum(_planned(parts).values())
+
+
+def _planned(parts: Parts) -> Counter[str]:
+    """Image passes by the name of the phase."""
+    passes = Counter[str]()
+    for _, phases in plan(parts):
+        for phase in phases:
+            passes[phase.name] += phase.schedule.epochs * len(phase.images)
+    return passes
+
+
+def plan(parts: Parts) -> Iterator[tuple[Task, tuple[Phase, ...]]]:
+    """What each task would train, asked of a copy of the method that grows and never learns."""
+    method = copy.deepcopy(parts.method)
+    for task in parts.scenario.tasks:
+        method.grow(task)
+        yield task, method.phases(task, _data(parts, task))
