@@ -10,8 +10,8 @@ from scenes import COPIES, originals, write_folder
 from endocil.audit.fingerprints import fingerprints
 from endocil.audit.markup import pictures_of
 from endocil.audit.near import near_duplicates
-from endocil.audit.page import PAIRS, PER_GROUP, lines, page
-from endocil.audit.summary import LISTED, Record, leaks_exist, summary
+from endocil.audit.page import PAIRS, PER_GROUP, page
+from endocil.audit.summary import LISTED, Record, leaks_exist, lines, summary
 from endocil.datasets.folder import load
 from endocil.images.table import ImageTable
 from endocil.scenario import build_scenario

@@ -16,7 +16,7 @@ from endocil.audit.markup import (
     sheet,
     table_of,
 )
-from endocil.audit.summary import Record
+from endocil.audit.summary import RATES, Record, lines
 
 PAIRS = 24  # on a contact sheet
 PER_GROUP = 2  # of them from one group, so that one long video does not fill the sheet
@@ -48,35 +48,6 @@ def page(record: Record, picture: Picture | None = None) -> str:
     )
 
 
-def lines(record: Record) -> list[str]:
-    """The audit in a few lines, for the terminal and the head of the page."""
-    exact, near = record["exact"], record["near"]
-    found = [
-        f"{record['images']:,} images in {record['classes']} classes; {len(record['unreadable']):,} cannot be read",
-        f"exact duplicates: {exact['images']:,} images in {exact['sets']:,} sets, "
-        f"{record['conflicts']['sets']:,} of them with two classes",
-        f"near duplicates: {near['pairs']:,} pairs; {near['images']:,} images in {near['groups']:,} groups; "
-        f"{record['across_classes']['pairs']:,} pairs of two classes",
-    ]
-    split = record["across_split"]
-    if split is None:
-        return [*found, "no split: give a settings file to see what leaks from train to test"]
-    rates = {name: rate for name, rate in record["leaks"].items() if rate is not None}
-    n = rates.pop("test_images")
-    found.append(f"across train and test: {split['near']['pairs']:,} near-duplicate pairs")
-    shown = (f"{_RATES[name]} {100 * rate:.1f} %" for name, rate in rates.items())
-    return [*found, f"of {n:,} test images, in train: {', '.join(shown)}"]
-
-
-_RATES = {
-    "exact_in_train": "the same picture",
-    "near_in_train": "an exact or near duplicate",
-    "group_in_train": "an image of the group",
-    "frame_1_in_train": "a frame at most 1 away",
-    "frame_2_in_train": "a frame at most 2 away",
-}
-
-
 def _lead(record: Record) -> str:
     text = "".join(paragraph(line[0].upper() + line[1:] + ".", "lead") for line in lines(record))
     return text + "".join(paragraph(note, "faint") for note in record["notes"])
@@ -86,9 +57,7 @@ def _leaks(record: Record) -> str:
     if record["leaks"] is None:
         return ""
     rates = [(name, rate) for name, rate in record["leaks"].items() if name != "test_images"]
-    rows = [
-        (_RATES[name].capitalize(), share_cell(rate), record["definitions"][name]) for name, rate in rates
-    ]
+    rows = [(RATES[name].capitalize(), share_cell(rate), record["definitions"][name]) for name, rate in rates]
     caption = f"Shares of {record['leaks']['test_images']:,} test images; a dash where the data does not tell"
     return table_of(caption, ("in the training part", "test images", "what is counted"), rows)
 

@@ -20,6 +20,14 @@ RULE = (
 
 Record = dict[str, Any]
 
+RATES = {  # leak rates in words, after: of the test images, in train
+    "exact_in_train": "the same picture",
+    "near_in_train": "an exact or near duplicate",
+    "group_in_train": "an image of the group",
+    "frame_1_in_train": "a frame at most 1 away",
+    "frame_2_in_train": "a frame at most 2 away",
+}
+
 
 def summary(
     title: str,
@@ -52,6 +60,26 @@ def leaks_exist(record: Record) -> bool:
     """Whether any test image is known in the training part, by any of the rates."""
     rates = {name: rate for name, rate in (record["leaks"] or {}).items() if name != "test_images"}
     return any(rate for rate in rates.values())
+
+
+def lines(record: Record) -> list[str]:
+    """The audit in a few lines, for the terminal and the head of the page."""
+    exact, near = record["exact"], record["near"]
+    found = [
+        f"{record['images']:,} images in {record['classes']} classes; {len(record['unreadable']):,} cannot be read",
+        f"exact duplicates: {exact['images']:,} images in {exact['sets']:,} sets, "
+        f"{record['conflicts']['sets']:,} of them with two classes",
+        f"near duplicates: {near['pairs']:,} pairs; {near['images']:,} images in {near['groups']:,} groups; "
+        f"{record['across_classes']['pairs']:,} pairs of two classes",
+    ]
+    split = record["across_split"]
+    if split is None:
+        return [*found, "no split: give a settings file to see what leaks from train to test"]
+    rates = {name: rate for name, rate in record["leaks"].items() if rate is not None}
+    n = rates.pop("test_images")
+    found.append(f"across train and test: {split['near']['pairs']:,} near-duplicate pairs")
+    shown = (f"{RATES[name]} {100 * rate:.1f} %" for name, rate in rates.items())
+    return [*found, f"of {n:,} test images, in train: {', '.join(shown)}"]
 
 
 def _duplicates(table: ImageTable, prints: Fingerprints, near: NearDuplicates) -> Record:

@@ -93,7 +93,8 @@ def _usable(table: "ImageTable", prints: "Fingerprints", minimum: int) -> "np.nd
 
 def _write(record: "Record", table: "ImageTable", output: Path, pictures: bool) -> None:
     from endocil.audit.markup import pictures_of
-    from endocil.audit.page import lines, page
+    from endocil.audit.page import page
+    from endocil.audit.summary import lines
     from endocil.files import write_atomically, write_json
 
     write_atomically(output, page(record, pictures_of(table) if pictures else None))
