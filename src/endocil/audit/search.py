@@ -16,7 +16,7 @@ import numpy as np
 from endocil.audit.measure import DETAIL
 
 SEARCH = 0.60  # on 5,003 images of Hyper-Kvasir: 0.23 % of all pairs, and 99 % of those that verify
-SAME = 0.86  # there, by eye: none of 48 pairs from 0.86 to 0.88 showed two scenes, 3 of 40 from 0.84 to 0.86 did
+SAME = 0.86  # there, by eye: none of 48 pairs from 0.86 to 0.88 shows two scenes, 3 of 40 from 0.84 do
 SHIFT = 2  # pixels of 32, each way: 6 % of the picture
 
 BLOCK = 2048  # images compared with as many others at a time

@@ -70,13 +70,14 @@ def _reading(
 
 def read_many(reader: Reader, ids: Sequence[str], size: int) -> Chunk:
     """The pixels of these images, black where unreadable, and (id, reason) of the unreadable ones."""
-    pixels = np.zeros((len(ids), size, size, 3), np.uint8)
+    pixels = np.empty((len(ids), size, size, 3), np.uint8)
     unreadable = []
     for row, image_id in enumerate(ids):
         try:
             image = reader.read(image_id, size)
         except UnreadableImageError as error:
             unreadable.append((image_id, str(error)))
+            pixels[row] = 0
             continue
         if image.shape != (size, size, 3) or image.dtype != np.uint8:
             raise EndocilError(
