@@ -133,13 +133,10 @@ class _Stored:
                 if progress:
                     progress(unfinished.done, len(table))
             unfinished.move_to(temporary)
-        checksum = _checksum(np.load(self.pixels, mmap_mode="r", allow_pickle=False))
-        write_json(self.facts, {"checksum": checksum, "unreadable": unfinished.unreadable})
+        stored = np.load(self.pixels, mmap_mode="r", allow_pickle=False)
+        write_json(self.facts, {"checksum": _checksum(stored), "unreadable": unfinished.unreadable})
         unfinished.remove()
-        found = self.open()
-        if found is None:
-            raise EndocilError(f"{self.pixels} cannot be read back; set ENDOCIL_CACHE to another folder")
-        return found
+        return _as_tensor(stored), tuple(unfinished.unreadable)
 
 
 def _readable_rows(table: ImageTable, unreadable: Unreadable, skip: bool) -> np.ndarray:

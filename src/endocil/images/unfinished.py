@@ -50,7 +50,8 @@ class Unfinished:
             for line in lines:
                 said = json.loads(line.decode(ENCODING, ENCODING_ERRORS))
                 chunk = pixels.read(said["images"] * self.bytes_each)
-                if not line.endswith(b"\n") or _checksum(np.frombuffer(chunk, np.uint8)) != said["checksum"]:
+                whole = line.endswith(b"\n") and len(chunk) == said["images"] * self.bytes_each
+                if not whole or _checksum(np.frombuffer(chunk, np.uint8)) != said["checksum"]:
                     return
                 self.unreadable += [(name, reason) for name, reason in said["unreadable"]]
                 self.done += said["images"]
