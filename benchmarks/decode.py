@@ -5,7 +5,7 @@
 Makes JPEGs of 720 x 576 pixels, quality 90, from synthetic endoscopy with noise. They are read in rounds; in each
 round the same files go through the cache at 256 px (decoded, written and flushed to the disk), through the
 decoder alone, and through a pool of as many threads with `Image.open(path).convert("RGB").resize((256, 256))`,
-in turns, so that a busy machine disturbs all alike. Then ResNet-18 is trained for an epoch at 64 px, and the
+in turns, so that a busy machine disturbs all alike; a round before them does not count. Then ResNet-18 is trained for an epoch at 64 px, and the
 reading of its pixels from the cache is timed beside it. Prints Markdown tables.
 """
 
@@ -81,7 +81,7 @@ def compare(
     folder: Path, names: list[str], rounds: int, workers: int
 ) -> dict[str, list[tuple[float, float]]]:
     took: dict[str, list[tuple[float, float]]] = {"cache": [], "decoder": [], "pillow": []}
-    for number in range(rounds):
+    for number in (0, *range(rounds)):  # the first time does not count: memory and threads are made ready
         chosen = names[number::rounds]
         table, paths = table_of(folder, chosen), [folder / name for name in chosen]
         for path in paths:
@@ -95,7 +95,7 @@ def compare(
             turn = number % len(jobs)
             for name, job in jobs[turn:] + jobs[:turn]:
                 took[name].append(seconds(job))
-    return took
+    return {name: times[1:] for name, times in took.items()}
 
 
 def epoch_and_reading(folder: Path, names: list[str], batch_size: int) -> tuple[float, float]:
