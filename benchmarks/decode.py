@@ -6,8 +6,8 @@ Makes JPEGs of 720 x 576 pixels, quality 90, from synthetic endoscopy with noise
 round the same files go through the cache at 256 px (decoded, written and flushed to the disk), through the
 decoder alone, and through a pool of as many threads with `Image.open(path).convert("RGB").resize((256, 256))`,
 in turns, so that a busy machine disturbs all alike; a round before them does not count. Then ResNet-18 is
-trained for an epoch at 64 px, and the
-reading of its pixels from the cache is timed beside it. Prints Markdown tables.
+trained for an epoch at 64 px, and the reading of its pixels from the cache is timed beside it. Prints Markdown
+tables.
 """
 
 import argparse
