@@ -170,3 +170,21 @@ def test_the_shared_schedule_is_the_papers() -> None:
     assert first == Schedule()
     rates = [first.learning_rate_at(epoch) for epoch in (0, 49, 50, 69, 70, 99)]
     assert rates == pytest.approx([0.1, 0.1, 0.01, 0.01, 0.001, 0.001])
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value"),
+    [
+        ("memo", "train_base", "no"),
+        ("wa", "native_schedule", "off"),
+        ("mrfa", "step", True),
+        ("lwf", "distil", "2"),
+    ],
+)
+def test_a_word_is_no_switch_and_a_switch_no_number(name: str, option: str, value: object) -> None:
+    with pytest.raises(EndocilError, match=rf"method\.{option}: .*, got {value!r}"):
+        new_method(name, **{option: value})
+
+
+def test_a_whole_number_is_a_number() -> None:
+    assert new_method("lwf", distil=2).distil == 2
