@@ -30,7 +30,17 @@ BLOCKS = [
         "learner",
     ],
     ["metrics", "report"],
-    ["assembly", "estimate", "preflight", "run_folder", "experiment", "display", "commands", "cli"],
+    [
+        "assembly",
+        "estimate",
+        "preflight",
+        "environment",
+        "run_folder",
+        "experiment",
+        "display",
+        "commands",
+        "cli",
+    ],
 ]
 LEVEL = {name: level for level, names in enumerate(BLOCKS) for name in names}
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")

@@ -1,10 +1,7 @@
 """The folder of a run: where each file lies, and what may be done with a folder that is there already."""
 
-import importlib.metadata
 import itertools
 import json
-import platform
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +13,7 @@ import numpy as np
 import torch
 from safetensors.torch import save
 
+from endocil.environment import environment
 from endocil.errors import EndocilError
 from endocil.files import read_csv, write_atomically, write_csv, write_json
 from endocil.settings import Settings, load_settings
@@ -178,43 +176,3 @@ def _split(parts: "Parts") -> list[tuple[object, ...]]:
         (table.ids[i], table.classes[label], task_of[label], part[i], table.groups[i], table.sources[i])
         for i, label in enumerate(table.labels.tolist())
     ]
-
-
-def environment(settings: Settings) -> dict[str, Any]:
-    """Versions and machine that the numbers come from; no host name, no path."""
-    names = ("endocil", "torch", "numpy", "lightning-fabric", "pillow", "simplejpeg", "safetensors")
-    return {
-        "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in names},
-        "system": platform.system(),
-        "machine": platform.machine(),
-        "processor": _processor(),
-        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
-        "threads": settings.run.threads,
-        "commit": _commit(),
-    }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
-
-
-def _commit() -> str | None:
-    """The commit of a source checkout, with '+' when files were changed; none for an installed package."""
-    here = Path(__file__).parent
-    if not (here.parents[1] / "pyproject.toml").is_file():
-        return None
-    try:
-        commit = _git(here, "rev-parse", "--short=12", "HEAD")
-        return commit + ("+" if _git(here, "status", "--porcelain", "--", str(here)) else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True)
-    return done.stdout.strip()
