@@ -144,7 +144,8 @@ def test_a_fresh_method_grown_alike_accepts_a_trained_state(life: Life) -> None:
     pictures = torch.randn(4, 3, 32, 32)
     life.method.eval()
     fresh.eval()
-    assert torch.allclose(fresh(pictures), life.method(pictures), atol=1e-6)
+    # The trained network is channels-last and the fresh one is not: other kernels, other rounding.
+    torch.testing.assert_close(fresh(pictures), life.method(pictures), rtol=1e-4, atol=1e-4)
 
 
 def test_learning_again_with_the_same_seed_gives_the_same_bits(life: Life, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_at_the_teacher_distillation_is_its_entropy_and_has_no_gradient(
         gradients = torch.autograd.grad(kept().mean(), list(life.method.classifier.parameters()))
         return max(gradient.abs().max().item() for gradient in gradients)
 
-    assert torch.allclose(kept(), entropy, rtol=1e-6)
+    assert torch.allclose(kept(), entropy, rtol=1e-5)
     at_the_teacher = greatest_gradient()
     with torch.no_grad():
         life.method.classifier.bias[task.old] += (
@@ -148,7 +148,7 @@ def test_the_weight_scales_the_distillation_and_the_temperature_softens_it(
         return phase.objective(a_batch(phase)).losses["distillation"]
 
     usual = kept()
-    assert torch.allclose(kept(distil=6.0), 2.0 * usual, rtol=1e-6)
+    assert torch.allclose(kept(distil=6.0), 2.0 * usual, rtol=1e-5)
     assert not kept(distil=0.0).any()
     hot = kept(temperature=1e6)  # every answer becomes even: the entropy of three classes
     assert torch.allclose(hot, torch.full_like(hot, 3.0 * math.log(3)), rtol=1e-4)

@@ -114,7 +114,7 @@ def test_before_the_first_step_the_old_logits_come_back_with_the_new_columns_at_
     assert differing(dict(latest), dict(newest)) == []
     with torch.no_grad():
         life.method.classifier.weight[:, 128:] = 0.0
-    assert torch.allclose(life.method(pictures)[:, :3], before, atol=1e-6)
+    torch.testing.assert_close(life.method(pictures)[:, :3], before, rtol=1e-4, atol=1e-4)
 
 
 def cross_entropy(logits: list[float], label: int) -> float:

@@ -50,7 +50,7 @@ def test_finetunes_old_rows_move_by_weight_decay_alone(images: Images, tmp_path:
     life.step(life.scenario.tasks[1])
     after = life.method.classifier.weight.detach()[:3]
     cosine = functional.cosine_similarity(before, after)
-    assert torch.allclose(cosine, torch.ones(3), atol=1e-6)
+    assert torch.allclose(cosine, torch.ones(3), atol=1e-5)
     assert bool((after.norm(dim=1) < before.norm(dim=1)).all())
 
 
@@ -90,7 +90,7 @@ def test_exemplars_of_old_classes_never_change(images: Images, tmp_path: Path) -
 def test_class_means_have_length_one(images: Images, tmp_path: Path) -> None:
     means = lived(images, tmp_path, "icarl").method.statistics["class_means"]
     assert means.shape == (6, 64)
-    assert torch.allclose(means.norm(dim=1), torch.ones(6), atol=1e-6)
+    assert torch.allclose(means.norm(dim=1), torch.ones(6), atol=1e-5)
 
 
 def test_the_teacher_is_the_network_before_the_task_and_stays_so(images: Images, tmp_path: Path) -> None:

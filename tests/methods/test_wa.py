@@ -86,7 +86,7 @@ def test_after_each_later_task_old_and_new_rows_are_equally_long_on_average(
             assert moves.alignment(life.method.classifier, task).item() == pytest.approx(1.0, rel=1e-6)
             before = life.method.classifier.weight.detach().clone()
             life.method.consolidate(task, life.data(task))  # a second time does nothing
-            assert torch.allclose(life.method.classifier.weight, before, rtol=1e-6, atol=0.0)
+            assert torch.allclose(life.method.classifier.weight, before, rtol=1e-5, atol=0.0)
 
 
 def test_alignment_scales_the_new_rows_by_one_number_and_touches_nothing_else(
