@@ -27,7 +27,7 @@ def fingerprint(folder: Path) -> dict[str, str]:
 
 
 def endocil(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "endocil.cli", *arguments]
+    return [sys.executable, "-m", "endocil", *arguments]
 
 
 def kill_until(folder: Path, start: list[str], kills: int, moments: random.Random) -> tuple[int, int]:

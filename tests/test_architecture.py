@@ -40,6 +40,7 @@ BLOCKS = [
         "display",
         "commands",
         "cli",
+        "__main__",
     ],
 ]
 LEVEL = {name: level for level, names in enumerate(BLOCKS) for name in names}

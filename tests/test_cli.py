@@ -22,7 +22,7 @@ TRACEBACK = "Traceback"
 def endocil(
     *arguments: str | Path, cwd: Path | None = None, **options: object
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "endocil.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "endocil", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=cwd, **options)
 
 
@@ -246,7 +246,7 @@ def test_a_full_disk_ends_in_one_line_and_a_run_that_can_go_on(settings: Path, t
 
 
 def test_ctrl_c_leaves_a_run_that_can_go_on_and_says_how(settings: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "endocil.cli", "run", str(settings), "-o", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "endocil", "run", str(settings), "-o", str(tmp_path / "run")]
     command += ["--set", "train.epochs=400"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     while not (tmp_path / "run" / "events.jsonl").exists():

@@ -95,7 +95,7 @@ def test_a_run_killed_at_random_moments_resumes_to_the_same_files(
     settings = tmp_path / "settings.toml"
     settings.write_text(tomli_w.dumps({**TINY, "run": {"threads": 1, "checkpoint_seconds": 0.0}}))
     folder, moments = tmp_path / "run", random.Random(0)
-    command = [sys.executable, "-m", "endocil.cli", "run", str(settings), "-o", str(folder)]
+    command = [sys.executable, "-m", "endocil", "run", str(settings), "-o", str(folder)]
     for _ in range(3):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
@@ -107,7 +107,7 @@ def test_a_run_killed_at_random_moments_resumes_to_the_same_files(
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         if (folder / "settings.toml").exists():
-            command = [sys.executable, "-m", "endocil.cli", "resume", str(folder)]
+            command = [sys.executable, "-m", "endocil", "resume", str(folder)]
     finished = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert finished.returncode == 0, finished.stderr
     assert run_files(folder) == run_files(uninterrupted)

@@ -63,7 +63,3 @@ def main() -> None:
         fail(str(error))
     except OSError as error:  # a full disk, a folder without permission
         fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}")
-
-
-if __name__ == "__main__":
-    main()
