@@ -16,7 +16,7 @@ SOURCE = Path(endocil.__file__).parent
 BLOCKS = [
     ["errors", "randomness", "files", "registry", "usage"],
     ["settings", "presets"],
-    ["_mmd", "selection", "losses", "gradients"],
+    ["_mmd", "_greedy", "selection", "losses", "gradients"],
     ["images", "datasets", "splitting", "scenario", "audit"],
     [
         "networks",

@@ -59,3 +59,22 @@ def test_every_method_has_a_page_with_its_options_and_tests_that_exist(name: str
     assert [key for key in method_options(name) if f"method.{key}" not in page] == []
     tests = "".join(path.read_text("utf-8") for path in (HOME / "tests").rglob("test_*.py"))
     assert [test for test in re.findall(r"`(test_\w+)`", page) if f"def {test}(" not in tests] == []
+
+
+def test_the_presets_of_the_data_page_have_the_tasks_and_test_sizes_told_there() -> None:
+    from endocil.assembly import scenario_of
+    from endocil.datasets.catalogue import as_published, find
+    from endocil.scenario import TEST, keep_classes
+    from endocil.settings import load_settings
+
+    page = (HOME / "docs" / "data.md").read_text("utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \| (\d+) \| ([\d, ]+) \| ([\d,]+) \|$", page, re.MULTILINE)
+    assert len(rows) == 6
+    for preset, classes, tasks, tests in rows:
+        settings = load_settings(preset)
+        chosen = settings.scenario
+        published = as_published(find(settings.data.name))
+        kept = keep_classes(published, minimum=chosen.minimum, leave_out=chosen.leave_out, order=chosen.order)
+        made = scenario_of(kept, settings)
+        assert (len(kept.classes), made.counts(TEST).sum()) == (int(classes), int(tests.replace(",", "")))
+        assert ", ".join(str(task.n_new) for task in made.tasks) == tasks

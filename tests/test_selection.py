@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from endocil import _greedy
 import endocil._mmd as mmd
 from endocil.selection import (
     Selection,
@@ -176,7 +177,7 @@ def test_autocast_and_gradients_around_it_change_nothing() -> None:
 @pytest.mark.parametrize("kernels", [1, 5, 10])
 def test_float32_row_means_stay_well_within_the_error_allowed_for_them(name: str, kernels: int) -> None:
     matrix = mmd.KernelMatrix(cases(2500, 24)[name], kernels, 2.0, "index", False)
-    means = mmd.RowMeans(matrix, picks=10, tile_bytes=None)
+    means = _greedy.RowMeans(matrix, picks=10, tile_bytes=None)
     off = means.values - matrix.all_sums(torch.float64, 2**20) / matrix.size
     assert bool((off.abs() <= means.error / 3).all())
 

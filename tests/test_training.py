@@ -76,7 +76,7 @@ def test_a_class_without_images_in_the_epoch_has_no_loss_rather_than_zero(
     task = life.scenario.tasks[1]
     life.method.grow(task)
     (phase,) = life.method.phases(task, life.data(task))
-    assert train(life, phase)[0].measured["per_class"]["cross_entropy"][:2] == [None, None]
+    assert train(life, phase)[0].measured["per_class"]["classification"][:2] == [None, None]
 
 
 def test_a_penalty_without_images_counts_once_a_step(images: Images, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_penalty_without_images_counts_once_a_step(images: Images, tmp_path: P
 def test_a_loss_that_is_no_number_ends_in_one_clear_line(images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path, new_method("finetune"))
     phase = first_phase(life, epochs=3, batch_size=8, learning_rate=1e12)
-    with pytest.raises(EndocilError, match=r"the cross_entropy loss became .* lower train\.learning_rate"):
+    with pytest.raises(EndocilError, match=r"the classification loss became .* lower train\.learning_rate"):
         train(life, phase)
 
 

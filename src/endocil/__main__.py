@@ -1,4 +1,4 @@
-"""`python -m endocil` is the command `endocil`: for launchers such as torchrun, and where scripts are not on the PATH."""
+"""`python -m endocil` is the command `endocil`: for launchers such as torchrun, which start a module."""
 
 from endocil.cli import main
 

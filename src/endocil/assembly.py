@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from endocil.audit.near import near_duplicate_groups
-from endocil.datasets import DATASETS, load_table
+from endocil.datasets import DATASETS, RESERVED, load_table
 from endocil.datasets.folder import expand
 from endocil.errors import EndocilError
 from endocil.images.augment import Augmentation
@@ -79,7 +79,7 @@ def complete(settings: Settings) -> Settings:
     ]
     for section, key, table in named:
         thing = resolve(f"{section}.{key}", values[section][key], table)
-        reserved = SHARED if section == "method" else ()
+        reserved = {"method": SHARED, "data": RESERVED}.get(section, ())
         check_options(section, thing, getattr(settings, section).options, reserved=reserved)
         for option, default in options_of(thing).items():
             if option not in reserved and isinstance(default, str | int | float | bool | tuple | list):
@@ -87,11 +87,11 @@ def complete(settings: Settings) -> Settings:
     return Settings.model_validate(values)
 
 
-def kept_table(settings: Settings) -> ImageTable:
+def kept_table(settings: Settings, progress: Progress | None = None) -> ImageTable:
     """The images of the kept classes, before any is read."""
     chosen = settings.scenario
     kept = keep_classes(
-        load_table(settings.data.name, settings.data.options),
+        load_table(settings.data.name, settings.data.options, progress),
         minimum=chosen.minimum,
         leave_out=chosen.leave_out,
         order=chosen.order,
@@ -106,7 +106,8 @@ def images_and_scenario(settings: Settings, progress: Progress | None = None) ->
     """Classes are chosen before their images are decoded, and again should unreadable ones be left out."""
     chosen = settings.scenario
     skip = settings.data.skip_unreadable
-    images = load_images(kept_table(settings), settings.data.size, skip_unreadable=skip, progress=progress)
+    table = kept_table(settings, progress)
+    images = load_images(table, settings.data.size, skip_unreadable=skip, progress=progress)
     if images.skipped:
         images = _still_large_enough(images, chosen.minimum)
     return images, scenario_of(images.table, settings)

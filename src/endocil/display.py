@@ -115,6 +115,6 @@ def plain_progress(console: Console, what: str) -> Callable[[int, int], None]:
         nonlocal shown
         if time.monotonic() - shown > 3.0:
             shown = time.monotonic()
-            console.print(f"  {what}: {done:,} of {total:,}", highlight=False)
+            console.print(f"  {what}: {done:,} of {total:,} ({done / max(1, total):.0%})", highlight=False)
 
     return progress

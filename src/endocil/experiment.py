@@ -60,7 +60,7 @@ def run(
     fabric = _fabric(parts.settings)
     found = preflight(parts)
     found.refuse_problems()
-    here.create(parts)
+    here.create(parts, progress)
     with here.locked():
         show({"event": "remarks", "remarks": found.remarks})
         return _go(parts, here, fabric, None, show)

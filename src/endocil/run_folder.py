@@ -19,7 +19,7 @@ from endocil.files import read_csv, write_atomically, write_csv, write_json
 from endocil.settings import Settings, load_settings
 
 if TYPE_CHECKING:
-    from endocil.assembly import Parts
+    from endocil.assembly import Parts, Progress
     from endocil.scenario import Task
 
 SPLIT_HEADER = ("image", "class", "task", "part", "group", "source")
@@ -98,10 +98,11 @@ class RunFolder:
         if self.path.exists() and any(self.path.iterdir()):
             raise EndocilError(f"{self.path} is not empty; choose another folder with -o")
 
-    def create(self, parts: "Parts") -> None:
+    def create(self, parts: "Parts", progress: "Progress | None" = None) -> None:
         """The record of what is about to run; settings come last, as they make the folder a run."""
+        leaks = _leaks(parts, progress)
         write_csv(self.path / "split.csv", SPLIT_HEADER, _split(parts))
-        write_json(self.path / "leaks.json", _leaks(parts))
+        write_json(self.path / "leaks.json", leaks)
         write_json(self.path / "environment.json", environment(parts.settings))
         write_atomically(self.path / "settings.toml", parts.settings.to_toml())
 
@@ -156,17 +157,16 @@ class RunFolder:
         return found
 
 
-def _leaks(parts: "Parts") -> dict[str, float | int | None]:
-    """How much of the test part the training part has seen; near duplicates only where an audit has sought them."""
-    from endocil.audit.fingerprints import cached_fingerprints
+def _leaks(parts: "Parts", progress: "Progress | None") -> dict[str, float | int | None]:
+    """How much of the test part the training part has seen; images are measured once, as in an audit."""
+    from endocil.audit.fingerprints import fingerprints
     from endocil.audit.leaks import leak_rate
     from endocil.audit.near import near_duplicates_of
 
     table, part = parts.images.table, parts.scenario.part
-    prints = cached_fingerprints(table)
-    if prints is None:
-        return leak_rate(table, part)
-    return leak_rate(table, part, digests=prints.digests, near=near_duplicates_of(table, prints))
+    prints = fingerprints(table, progress=progress)
+    near = near_duplicates_of(table, prints, progress=progress)
+    return leak_rate(table, part, digests=prints.digests, near=near)
 
 
 def _split(parts: "Parts") -> list[tuple[object, ...]]:

@@ -5,6 +5,7 @@ from pathlib import Path
 import layouts
 import pytest
 
+from endocil.datasets import load_table
 from endocil.datasets.hyper_kvasir import load
 from endocil.errors import EndocilError
 from endocil.images.cache import load_images
@@ -42,6 +43,13 @@ def test_the_archive_is_as_good_as_the_folder(tmp_path: Path) -> None:
     assert "4 files that are no images were left out: 1 .txt, 3 hidden." in table.notes
     assert load_images(table, 16).pixels.shape == (12, 16, 16, 3)
     same(load(root=str(archive)))  # from the cache
+    told: list[tuple[int, int]] = []
+    again = archive.rename(tmp_path / f"again-{archive.name}")
+    load_table("hyper-kvasir", {"root": str(again)}, lambda *done: told.append(done))
+    assert told[-1] == (again.stat().st_size,) * 2  # an extraction tells how far it is
+    with pytest.raises(EndocilError, match="unknown data key 'progress'; known: root, splits"):
+        load_table("hyper-kvasir", {"root": str(again), "progress": "yes"})
+    again.rename(archive)
     (tmp_path / "beside").mkdir()
     archive.rename(tmp_path / "beside" / archive.name)
     same(load(root=str(tmp_path / "beside")))  # the folder that it was downloaded to

@@ -9,7 +9,7 @@ from pictures import NoReader
 from PIL import Image, ImageDraw
 
 from endocil.errors import EndocilError
-from endocil.images.decode import FileReader
+from endocil.images.decode import FileReader, file_of
 from endocil.images.frame import cropped, find_view, largest_area
 from endocil.images.table import ImageTable, UnreadableImageError
 
@@ -131,3 +131,8 @@ def test_a_reader_without_whole_images_is_refused() -> None:
     none = ImageTable((), np.zeros(0), (), NoReader(), (), ())
     with pytest.raises(EndocilError, match=r"data\.crop_frame is set, but NoReader"):
         cropped(none)
+
+
+def test_the_file_behind_a_cropped_image_is_known(tmp_path: Path) -> None:
+    reader = cropped(table(tmp_path, "a.png")).reader
+    assert file_of(reader, "a.png") == tmp_path / "a.png"

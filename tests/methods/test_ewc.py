@@ -183,8 +183,8 @@ def test_the_loss_of_the_labels_is_cross_entropy_over_the_new_classes(images: Im
     life.method.train()
     batch = a_batch(phase)
     outcome = phase.objective(batch)
-    assert set(outcome.losses) == {"cross_entropy", "penalty"}
-    values = (outcome.logits.tolist(), batch.labels.tolist(), outcome.losses["cross_entropy"].tolist())
+    assert set(outcome.losses) == {"classification", "penalty"}
+    values = (outcome.logits.tolist(), batch.labels.tolist(), outcome.losses["classification"].tolist())
     for row, label, loss in zip(*values, strict=True):
         new = [math.exp(z) for z in row[3:]]
         assert loss == pytest.approx(-math.log(new[label - 3] / sum(new)), rel=1e-5, abs=1e-6)
@@ -210,7 +210,7 @@ def test_one_new_class_and_images_of_known_classes_take_all_seen_logits(
     assert len(data.new) % 8 == 1  # a last batch of one joins the one before, in training and in measuring
     outcome = phase.objective(batch := a_batch(phase))
     expected = functional.cross_entropy(outcome.logits, batch.labels, reduction="none")
-    assert torch.equal(outcome.losses["cross_entropy"], expected)
+    assert torch.equal(outcome.losses["classification"], expected)
     assert "one new class" in life.method.notes(task, data)[0]
 
     again = Life(images, tmp_path / "again", new_method("ewc", epochs=1), increments=(2, 4)).live(1)

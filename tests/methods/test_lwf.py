@@ -46,14 +46,14 @@ def test_the_loss_equals_a_plain_loop_over_new_and_old_classes(images: Images, t
     student, teacher = logits_of(life, batch)
     outcome = phase.objective(batch)
     assert torch.equal(outcome.logits, student)
-    assert set(outcome.losses) == {"cross_entropy", "distillation"}
+    assert set(outcome.losses) == {"classification", "distillation"}
     rows = zip(student.tolist(), teacher.tolist(), batch.labels.tolist(), strict=True)
     for i, (row, taught, label) in enumerate(rows):
         new = [math.exp(z) for z in row[3:]]
         p, q = [math.exp(z / 2) for z in taught], [math.exp(z / 2) for z in row[:3]]
         kept = -3.0 * sum(a / sum(p) * math.log(b / sum(q)) for a, b in zip(p, q, strict=True))
         expected = -math.log(new[label - 3] / sum(new))
-        assert outcome.losses["cross_entropy"][i].item() == pytest.approx(expected, rel=1e-4, abs=1e-6)
+        assert outcome.losses["classification"][i].item() == pytest.approx(expected, rel=1e-4, abs=1e-6)
         assert outcome.losses["distillation"][i].item() == pytest.approx(kept, rel=1e-4)
     assert not phase.images.from_memory.any()
 
@@ -68,7 +68,7 @@ def test_old_rows_learn_from_the_teacher_alone_and_new_rows_from_the_labels_alon
     for parameter in (classifier.weight, classifier.bias):
         labels, teacher = (
             torch.autograd.grad(losses[name].mean(), parameter, retain_graph=True)[0]
-            for name in ("cross_entropy", "distillation")
+            for name in ("classification", "distillation")
         )
         assert not labels[task.old].any()
         assert not teacher[task.new].any()
@@ -133,9 +133,9 @@ def test_the_first_task_is_plain_cross_entropy(images: Images, tmp_path: Path) -
     life.method.grow(task)
     (phase,) = life.method.phases(task, life.data(task))
     outcome = phase.objective(batch := a_batch(phase))
-    assert set(outcome.losses) == {"cross_entropy"}
+    assert set(outcome.losses) == {"classification"}
     expected = functional.cross_entropy(outcome.logits, batch.labels, reduction="none")
-    assert torch.equal(outcome.losses["cross_entropy"], expected)
+    assert torch.equal(outcome.losses["classification"], expected)
 
 
 def test_the_weight_scales_the_distillation_and_the_temperature_softens_it(
@@ -161,7 +161,7 @@ def test_one_new_class_takes_all_seen_logits_beside_the_teacher(images: Images, 
     assert len(phase.images) % 8 == 1  # a last batch of one joins the one before
     outcome = phase.objective(batch := a_batch(phase))
     expected = functional.cross_entropy(outcome.logits, batch.labels, reduction="none")
-    assert torch.equal(outcome.losses["cross_entropy"], expected)
+    assert torch.equal(outcome.losses["classification"], expected)
     assert "distillation" in outcome.losses
     assert "one new class" in life.method.notes(task, life.data(task))[0]
 
@@ -177,7 +177,7 @@ def test_images_of_known_classes_take_all_seen_logits_and_the_log_says_so(
     (phase,) = life.method.phases(task, life.data(task))  # without them, the new classes alone again
     outcome = phase.objective(batch := a_batch(phase))
     alone = functional.cross_entropy(outcome.logits[:, 3:], batch.labels - 3, reduction="none")
-    assert torch.equal(outcome.losses["cross_entropy"], alone)
+    assert torch.equal(outcome.losses["classification"], alone)
 
 
 def test_prediction_needs_the_backbone_and_the_classifier_but_not_the_teacher(

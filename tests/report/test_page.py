@@ -1,6 +1,7 @@
 """The page: whole HTML, nothing from outside, names as text, the numbers of the runs."""
 
 import base64
+import json
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -237,3 +238,15 @@ def test_runs_on_different_images_cannot_stand_on_one_page(
 def test_a_page_needs_a_run(tmp_path: Path) -> None:
     with pytest.raises(EndocilError, match="at least one run folder"):
         _page(tmp_path, [])
+
+
+def test_the_page_tells_how_much_of_the_test_part_is_known(tmp_path: Path, make_run: MakeRun) -> None:
+    folder = make_run("endocil")
+    assert 'id="leaks"' not in _page(tmp_path, [folder])  # not measured, not claimed
+    leaks = {"test_images": 40, "near_in_train": 0.192, "group_in_train": None}
+    (folder / "leaks.json").write_text(json.dumps(leaks), "utf-8")
+    text = _page(tmp_path, [folder])
+    assert 'href="#leaks"' in text
+    assert "an exact or near duplicate" in text
+    assert "19.2 %" in text
+    assert "an image of the group" not in text

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from endocil.audit import measure, store
-from endocil.images.decode import FileReader
+from endocil.images.decode import file_of
 from endocil.images.reading import read_in_chunks
 from endocil.images.table import ImageTable, Reader
 
@@ -65,11 +65,6 @@ def fingerprints(
     return found
 
 
-def cached_fingerprints(table: ImageTable, *, folder: Path | None = None) -> Fingerprints | None:
-    """What an earlier audit measured, or None: costs no decoding."""
-    return _read(store.place(table, measure.READ, RULES, folder), table)
-
-
 def _measure_all(table: ImageTable, progress: Progress | None, workers: int) -> Fingerprints:
     n, done = len(table), 0
     digests = np.full(n, "", dtype="U32")
@@ -95,7 +90,7 @@ def _measure_all(table: ImageTable, progress: Progress | None, workers: int) -> 
 
 def dimensions(reader: Reader, image_id: str) -> tuple[int, int]:
     """Width and height as the file's header has them; (0, 0) for pictures that are not files of their own."""
-    path = _file_of(reader, image_id)
+    path = file_of(reader, image_id)
     if path is None:
         return 0, 0
     try:
@@ -103,14 +98,6 @@ def dimensions(reader: Reader, image_id: str) -> tuple[int, int]:
             return header.size
     except (OSError, SyntaxError, ValueError):  # no picture that Pillow opens, or removed since it was read
         return 0, 0
-
-
-def _file_of(reader: Reader, image_id: str) -> Path | None:
-    """A reader of files elsewhere than below one folder tells them by a method `path`."""
-    if isinstance(reader, FileReader):
-        return reader.root / image_id
-    path = getattr(reader, "path", None)
-    return Path(path(image_id)) if callable(path) else None
 
 
 def _write(path: Path, found: Fingerprints) -> None:

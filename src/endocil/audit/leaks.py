@@ -15,6 +15,14 @@ DEFINITIONS = {
     "frame_2_in_train": "share of the test images with a training frame of their group at most 2 away",
 }
 
+RATES = {  # in words, after: of the test images, in train
+    "exact_in_train": "the same picture",
+    "near_in_train": "an exact or near duplicate",
+    "group_in_train": "an image of the group",
+    "frame_1_in_train": "a frame at most 1 away",
+    "frame_2_in_train": "a frame at most 2 away",
+}
+
 Leaks = dict[str, float | int | None]
 
 

@@ -4,6 +4,7 @@ from collections import Counter
 from importlib import resources
 from typing import Any
 
+from endocil.audit.leaks import RATES
 from endocil.audit.markup import (
     Picture,
     colour_cell,
@@ -16,7 +17,7 @@ from endocil.audit.markup import (
     sheet,
     table_of,
 )
-from endocil.audit.summary import RATES, Record, lines
+from endocil.audit.summary import Record, lines
 
 PAIRS = 24  # on a contact sheet
 PER_GROUP = 2  # of them from one group, so that one long video does not fill the sheet

@@ -7,7 +7,7 @@ import numpy as np
 
 from endocil.audit import findings, search
 from endocil.audit.fingerprints import Fingerprints
-from endocil.audit.leaks import DEFINITIONS, leak_rate
+from endocil.audit.leaks import DEFINITIONS, RATES, leak_rate
 from endocil.audit.near import NearDuplicates
 from endocil.images.table import ImageTable
 from endocil.scenario import Scenario
@@ -19,14 +19,6 @@ RULE = (
 )
 
 Record = dict[str, Any]
-
-RATES = {  # leak rates in words, after: of the test images, in train
-    "exact_in_train": "the same picture",
-    "near_in_train": "an exact or near duplicate",
-    "group_in_train": "an image of the group",
-    "frame_1_in_train": "a frame at most 1 away",
-    "frame_2_in_train": "a frame at most 2 away",
-}
 
 
 def summary(

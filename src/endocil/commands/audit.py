@@ -67,7 +67,7 @@ def _audited(title: str, settings: "Settings", split: bool) -> "tuple[ImageTable
     from endocil.display import plain_progress
 
     screen = console()
-    whole = kept_table(settings)
+    whole = kept_table(settings, plain_progress(screen, "finding images"))
     found = fingerprints(whole, progress=plain_progress(screen, "looking at images"))
     rows = _usable(whole, found, settings.scenario.minimum)
     table, prints = whole.take(rows), found.take(rows)
@@ -111,8 +111,8 @@ def _write_groups(settings: "Settings", path: Path) -> None:
     from endocil.display import plain_progress
     from endocil.files import write_csv
 
-    table = load_table(settings.data.name, settings.data.options)
     progress = plain_progress(console(), "looking at all images")
+    table = load_table(settings.data.name, settings.data.options, progress)
     names = near_duplicate_groups(table, progress=progress)
     write_csv(path, ("path", "group"), zip(table.ids, names, strict=True))
     say(f"groups: {path}")

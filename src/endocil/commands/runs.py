@@ -74,7 +74,7 @@ def _run(settings: "Settings", folder: Path, *, resuming: bool = False) -> None:
     screen = console()
     name = f"{settings.method.name.rpartition(':')[2]} seed {settings.seed}"
     with Display(screen, name) as display:
-        progress = plain_progress(screen, "reading images")
+        progress = plain_progress(screen, "reading the data")
         if resuming:
             experiment.resume(folder, show=display, progress=progress)
         else:
@@ -136,7 +136,7 @@ def check(source: Source, changes: Overrides = None) -> None:
     from endocil.preflight import preflight
     from endocil.settings import load_settings
 
-    parts = assemble(load_settings(source, changes or ()), plain_progress(console(), "reading images"))
+    parts = assemble(load_settings(source, changes or ()), plain_progress(console(), "reading the data"))
     found = preflight(parts)
     lines = [*found.facts, *(f"note: {remark}" for remark in found.remarks)]
     if not found.problems:

@@ -14,9 +14,11 @@ from endocil.datasets import (
     table_file,
 )
 from endocil.images.table import ImageTable
-from endocil.registry import check_options, resolve
+from endocil.registry import check_options, options_of, resolve
 
-__all__ = ["DATASETS", "load_table"]
+__all__ = ["DATASETS", "RESERVED", "load_table"]
+
+RESERVED = ("progress",)  # keywords of a loader that are no options of [data]
 
 DATASETS: dict[str, Callable[..., ImageTable]] = {
     "capsule-vision": capsule_vision.load,
@@ -30,7 +32,11 @@ DATASETS: dict[str, Callable[..., ImageTable]] = {
 }
 
 
-def load_table(name: str, options: Mapping[str, Any]) -> ImageTable:
+def load_table(
+    name: str, options: Mapping[str, Any], progress: Callable[[int, int], None] | None = None
+) -> ImageTable:
+    """The table of a data set; a loader that may have much to do, such as extracting an archive, takes `progress`."""
     loader = resolve("data.name", name, DATASETS)
-    check_options("data", loader, options)
-    return loader(**options)
+    check_options("data", loader, options, reserved=RESERVED)
+    told = {"progress": progress} if "progress" in options_of(loader) else {}
+    return loader(**options, **told)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from endocil.datasets.archives import Progress
 from endocil.datasets.downloads import Download, Entry, find_download
 from endocil.datasets.facts import Archive, DataSet, parse_counts
 from endocil.datasets.folder import expand
@@ -79,11 +80,17 @@ _FOLDERS = {"train": "training", "validation": "validation"}
 _FRAME = re.compile(r"([0-9a-f]{16})_(\d{1,9})\.\w+")  # of Kvasir-Capsule; other sources name no video
 
 
-def load(*, root: str, test: str | None = None, test_labels: str | None = None) -> ImageTable:
+def load(
+    *,
+    root: str,
+    test: str | None = None,
+    test_labels: str | None = None,
+    progress: Progress | None = None,
+) -> ImageTable:
     """The images at `root`; `test` is the test set where it lies elsewhere, `test_labels` its table (.xlsx)."""
-    found = find_download(FACTS, root)
+    found = find_download(FACTS, root, progress=progress)
     if test is not None:
-        _add_test_set(found, test)
+        _add_test_set(found, test, progress)
     rows = [_row(entry) for entry in found.entries]
     rows, notes = _compared_with_tables(found, rows)
     tested, more = _test_rows(found, test_labels)
@@ -101,8 +108,8 @@ def _row(entry: Entry) -> Row:
     return Row("/".join((*top, entry.id)), entry.label, entry.path, entry.part, source=source.upper())
 
 
-def _add_test_set(found: Download, test: str) -> None:
-    more = find_download(FACTS, test, "data.test")
+def _add_test_set(found: Download, test: str, progress: Progress | None) -> None:
+    more = find_download(FACTS, test, "data.test", progress)
     found.homeless += more.homeless
     found.labels += more.labels
     found.others.update(more.others)

@@ -1,5 +1,6 @@
 """GastroVision (Jha et al., 2023): Gastrovision/<class>/<file>.jpg, also as {train,val,test}/<class>/<file>.jpg."""
 
+from endocil.datasets.archives import Progress
 from endocil.datasets.downloads import find_download
 from endocil.datasets.facts import Archive, DataSet, parse_counts
 from endocil.datasets.official import SplitFormat, with_official_parts
@@ -52,9 +53,9 @@ FACTS = DataSet(
 _SPLIT = SplitFormat(r"(train|validate|test)\.csv", "Filename", "Class")
 
 
-def load(*, root: str, splits: str | None = None) -> ImageTable:
+def load(*, root: str, splits: str | None = None, progress: Progress | None = None) -> ImageTable:
     """The images at `root`, a folder or the archive; `splits` is the folder of train, validate and test.csv."""
-    found = find_download(FACTS, root)
+    found = find_download(FACTS, root, progress=progress)
     rows, notes = with_official_parts(found, [Row.of(entry) for entry in found.entries], _SPLIT, splits)
     repeated = repeated_names(rows)
     if repeated:

@@ -1,5 +1,6 @@
 """Hyper-Kvasir, the labelled images (Borgli et al., 2020): labeled-images/<organ>/<category>/<class>/<file>.jpg."""
 
+from endocil.datasets.archives import Progress
 from endocil.datasets.downloads import find_download
 from endocil.datasets.facts import SIMULA_TERMS, Archive, DataSet, parse_counts
 from endocil.datasets.official import SplitFormat, with_official_parts
@@ -64,8 +65,8 @@ FACTS = DataSet(
 _SPLIT = SplitFormat(r"\d_fold_split\.csv", "file-name", "class-name", "split-index")
 
 
-def load(*, root: str, splits: str | None = None) -> ImageTable:
+def load(*, root: str, splits: str | None = None, progress: Progress | None = None) -> ImageTable:
     """The images at `root`, a folder or the archive; `splits` is one of the official k-fold lists."""
-    found = find_download(FACTS, root)
+    found = find_download(FACTS, root, progress=progress)
     rows, notes = with_official_parts(found, [Row.of(entry) for entry in found.entries], _SPLIT, splits)
     return table_of(found, rows, notes)

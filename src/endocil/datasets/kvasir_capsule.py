@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 
+from endocil.datasets.archives import Progress
 from endocil.datasets.downloads import find_download
 from endocil.datasets.facts import SIMULA_TERMS, Archive, DataSet, parse_counts
 from endocil.datasets.official import SplitFormat, with_official_parts
@@ -60,9 +61,9 @@ _SPLIT = SplitFormat(r"split_(\d)\.csv", "filename", "label")
 _FRAME = re.compile(r"(.+)_(\d{1,9})\.\w+")
 
 
-def load(*, root: str, splits: str | None = None) -> ImageTable:
+def load(*, root: str, splits: str | None = None, progress: Progress | None = None) -> ImageTable:
     """The images at `root`, a folder or an archive; `splits` is the folder of the two official lists."""
-    found = find_download(FACTS, root)
+    found = find_download(FACTS, root, progress=progress)
     rows, notes = with_official_parts(found, [Row.of(entry) for entry in found.entries], _SPLIT, splits)
     double = repeated_names(rows)
     if double:

@@ -19,7 +19,7 @@ from PIL import Image
 from endocil.datasets.folder import expand
 from endocil.datasets.listing import Row, read_listing, refuse_missing
 from endocil.errors import EndocilError
-from endocil.images.decode import FileReader
+from endocil.images.decode import FileReader, file_of
 from endocil.images.frame import WholeReader
 from endocil.images.table import ImageTable, Reader
 
@@ -73,6 +73,9 @@ class Renamed:
 
     def fingerprint(self, ids: Sequence[str]) -> str:
         return self.reader.fingerprint([self.names.get(image_id, image_id) for image_id in ids])
+
+    def path(self, image_id: str) -> Path | None:
+        return file_of(self.reader, self.names.get(image_id, image_id))
 
 
 def without_repeats(

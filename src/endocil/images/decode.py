@@ -17,7 +17,7 @@ import simplejpeg  # type: ignore[import-untyped]
 from PIL import ExifTags, Image
 
 from endocil.errors import EndocilError
-from endocil.images.table import UnreadableImageError
+from endocil.images.table import Reader, UnreadableImageError
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 MAX_PIXELS = 89_478_485  # Pillow's own limit; a small file can claim to be larger and fill the memory
@@ -54,12 +54,21 @@ class FileReader:
     def _bytes(self, image_id: str) -> bytes:
         return read_file(self.root / image_id)
 
+    def path(self, image_id: str) -> Path:
+        return self.root / image_id
+
     def fingerprint(self, ids: Sequence[str]) -> str:
         """Folder, sizes and times of the files, so that a changed file is decoded again."""
         digest = hashlib.sha256(f"{RULES}\0{self.root.resolve()}".encode(errors="surrogateescape"))
         for image_id in ids:
             digest.update(stamp(os.path.join(self.root, image_id)).encode())
         return digest.hexdigest()
+
+
+def file_of(reader: Reader, image_id: str) -> Path | None:
+    """The file of an image, where the reader reads files and tells them by a method `path`."""
+    path = getattr(reader, "path", None)
+    return path(image_id) if callable(path) else None
 
 
 def decode(data: bytes, size: int) -> np.ndarray:

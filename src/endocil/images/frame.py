@@ -9,12 +9,14 @@ nothing is cut.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 from PIL import Image
 
 from endocil.errors import EndocilError
+from endocil.images.decode import file_of
 from endocil.images.table import ImageTable, Reader
 
 RULES = "frame rules 1"  # raise it when the box of the same picture comes out differently
@@ -49,6 +51,9 @@ class Cropped:
 
     def fingerprint(self, ids: Sequence[str]) -> str:
         return f"{RULES}; {self.reader.fingerprint(ids)}"
+
+    def path(self, image_id: str) -> Path | None:
+        return file_of(self.reader, image_id)
 
 
 def cropped(table: ImageTable) -> ImageTable:

@@ -36,6 +36,7 @@ def page(records: Sequence[RunRecord], *, title: str, gallery: sections.Gallery 
             _methods(groups),
             sections.nearest_mean(groups),
             sections.gallery(gallery),
+            sections.leaks(records),
             sections.settings_and_environment(records),
         ]
     )
@@ -84,6 +85,7 @@ def _methods(groups: Sequence[Runs]) -> str:
 def _navigation(groups: Sequence[Runs], body: str) -> str:
     places = [("results", "Results"), ("accuracy", "Accuracy"), ("recall", "Classes")]
     places += [(f"method-{index}", group.label) for index, group in enumerate(groups)]
-    places += [("nearest-mean", "Nearest mean"), ("gallery", "Exemplars"), ("settings", "Settings")]
+    places += [("nearest-mean", "Nearest mean"), ("gallery", "Exemplars"), ("leaks", "Train and test")]
+    places += [("settings", "Settings")]
     there = [(name, text) for name, text in places if f' id="{name}"' in body]
     return "".join(f'<li><a href="#{name}">{escaped(text)}</a></li>' for name, text in there)

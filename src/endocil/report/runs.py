@@ -3,7 +3,7 @@
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ class RunRecord:
     events: tuple[Json, ...]
     images: Mapping[str, Mapping[str, int]]  # class -> part -> number of images
     exemplars: tuple[Mapping[str, str], ...]  # the memory after the last task
+    leaks: Json = field(default_factory=dict)  # how much of the test part the training part has seen
 
     def events_of(self, kind: str) -> tuple[Json, ...]:
         return tuple(event for event in self.events if event["event"] == kind)
@@ -47,6 +48,7 @@ def read_run(folder: Path) -> RunRecord:
         events=_read_events(folder / "events.jsonl"),
         images=_count_images(read_csv(folder / "split.csv")),
         exemplars=_last_memory(folder / "memory", len(metrics["task_sizes"])),
+        leaks=_read_json(folder / "leaks.json") if (folder / "leaks.json").is_file() else {},
     )
 
 

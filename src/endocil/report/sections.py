@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from endocil.audit.leaks import RATES
 from endocil.metrics import METRICS, TABLE_METRICS
 from endocil.report import averages, svg
 from endocil.report.averages import Runs
@@ -145,6 +146,29 @@ def _data_uri(pixels: np.ndarray) -> str:
     file = io.BytesIO()
     picture.save(file, "PNG", optimize=True)
     return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
+
+
+def leaks(runs: Sequence[RunRecord]) -> str:
+    """What of the test part the training part knows: the results hold for images as new as these."""
+    rows = {
+        (RATES[name], f"{100 * rate:.1f} %")
+        for run in runs
+        for name, rate in run.leaks.items()
+        if name in RATES and rate is not None
+    }
+    if not rows:
+        return ""
+    order = list(RATES.values())
+    table = plain_table(
+        "Share of the test images with something like them in the training part",
+        ["In the training part there is", "Of the test images"],
+        [list(row) for row in sorted(rows, key=lambda row: (order.index(row[0]), row[1]))],
+    )
+    note = (
+        "<p>A split by image puts near duplicates and neighbouring frames on both sides; accuracy on new patients "
+        "is lower then. A split by group (scenario.split_by) keeps them together.</p>"
+    )
+    return section("leaks", "How new the test images are", table + note)
 
 
 def settings_and_environment(runs: Sequence[RunRecord]) -> str:
