@@ -1,4 +1,4 @@
-"""Exemplar selection against plain, dense, float64 references written here."""
+"""Exemplar selection against plain, dense, float64 references."""
 
 import itertools
 import math
@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from dense_mmd import CASES, cases, dense_greedy, dense_kernel, gaussian, objective
 from torch import Tensor
 
-from endocil import _greedy
 import endocil._mmd as mmd
+from endocil import _greedy
 from endocil.selection import (
     Selection,
     mmd_bound,
@@ -24,55 +25,6 @@ from endocil.selection import (
     select_by_mmd,
     squared_mmd,
 )
-
-
-def gaussian(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-
-
-def cases(m: int, d: int) -> dict[str, Tensor]:
-    """Features that look like a network's, and those that float32 or ties make hard."""
-    random = torch.nn.functional.normalize(gaussian(m, d).relu(), dim=1)
-    centres = 3 * gaussian(10, d, seed=1)[torch.arange(m) % 10]
-    clustered = centres + 0.3 * gaussian(m, d, seed=2)
-    tight = centres.double() + 1e-4 * gaussian(m, d, seed=3).double() + 100.0
-    shuffled = torch.randperm(m, generator=torch.Generator().manual_seed(4))
-    duplicates = random[torch.arange(m) % math.ceil(m / 2)][shuffled]
-    same = torch.where(torch.arange(m)[:, None] % 3 > 0, random[:1], random)
-    zeros = torch.where(torch.arange(m)[:, None] % 4 > 0, random, 0.0)
-    outliers = torch.where(torch.arange(m)[:, None] % 997 == 0, 1000.0 + random, random)
-    named = {"random": random, "clustered": clustered, "tight": tight, "duplicates": duplicates}
-    return named | {"two thirds the same": same, "zero rows": zeros, "outliers": outliers}
-
-
-CASES = list(cases(10, 2))
-
-
-def dense_kernel(features: Tensor, kernels: int = 5, scale: float = 2.0, widths: float = 1.0) -> Tensor:
-    """The kernel as the formula reads: pairwise distances, one exp for each Gaussian. (m, m) float64"""
-    x = features.double()
-    distances = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").square()
-    mean = float(distances.sum()) / max(1, len(x) * (len(x) - 1)) or 1.0
-    total = torch.zeros_like(distances)
-    for i in range(kernels):
-        total += (distances / (-widths * mean * scale ** (i - kernels // 2))).exp_()
-    return total
-
-
-def objective(kernel: Tensor, chosen: list[int]) -> float:
-    """MMD^2 between the chosen rows and all rows, from its definition."""
-    inside, across = kernel[chosen][:, chosen].mean(), kernel[chosen].mean()
-    return float(kernel.mean() + inside - 2 * across)
-
-
-def dense_greedy(kernel: Tensor, n: int) -> list[int]:
-    near, sums, chosen = torch.zeros(len(kernel)).double(), kernel.sum(1), list[int]()
-    for size in range(1, min(n, len(kernel)) + 1):
-        score = near - size / len(kernel) * sums
-        score[chosen] = math.inf
-        chosen.append(int((score <= score.min() + 1e-11).nonzero()[0]))
-        near += kernel[chosen[-1]]
-    return chosen
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -127,17 +79,18 @@ def test_the_tile_size_changes_no_pick(m: int, sizes: tuple[int | None, ...]) ->
     assert picks[0] == picks[1] == picks[2]
 
 
-def test_the_number_of_threads_changes_no_pick_and_stays_as_it_was() -> None:
-    before, features, runs = torch.get_num_threads(), cases(2500, 16)["random"], list[Selection]()
+@pytest.mark.parametrize(("m", "refine"), [(900, "none"), (2500, "none"), (2500, "swap")])
+def test_the_number_of_threads_changes_no_bit_and_stays_as_it_was(m: int, refine: str) -> None:
+    before, features, runs = torch.get_num_threads(), cases(m, 16)["clustered"], list[Selection]()
     try:
-        for threads in (1, 2, 3):
+        for threads in (1, 2, 3, 5):
             torch.set_num_threads(threads)
-            runs.append(select_by_mmd(features, 5, block_bytes=2**16))
+            runs.append(select_by_mmd(features, 12, refine=refine, block_bytes=2**16))
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
-    assert runs[0].indices.tolist() == runs[1].indices.tolist() == runs[2].indices.tolist()
-    torch.testing.assert_close(runs[2].mmd2, runs[0].mmd2, rtol=0, atol=1e-12)
+    assert all(torch.equal(run.indices, runs[0].indices) for run in runs)
+    assert all(torch.equal(run.mmd2, runs[0].mmd2) for run in runs)
 
 
 def test_the_threads_come_back_after_an_error_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +264,7 @@ def test_what_cannot_be_selected_from_is_refused(select: Callable[[Tensor, int],
 
 def test_other_impossible_requests_are_refused() -> None:
     wrong = [{"kernels": 0}, {"scale": 0.5}, {"scale": math.nan}, {"bandwidth": "median"}, {"block_bytes": 0}]
-    for options in wrong:
+    for options in [*wrong, {"refine": "search"}]:
         with pytest.raises(ValueError, match=next(iter(options))):
             select_by_mmd(gaussian(5, 2), 2, **options)
     with pytest.raises(ValueError, match="too large"):
@@ -325,9 +278,10 @@ def test_other_impossible_requests_are_refused() -> None:
 
 
 def test_the_component_imports_torch_and_the_standard_library_alone() -> None:
-    allowed = sys.stdlib_module_names | {"torch", "endocil._mmd"}
-    for source in (Path(mmd.__file__), Path(mmd.__file__).with_name("selection.py")):
-        imported = re.findall(r"^(?:from|import) (\S+)", source.read_text(), flags=re.MULTILINE)
+    allowed = sys.stdlib_module_names | {"torch", "endocil._greedy", "endocil._mmd"}
+    for name in ("_mmd.py", "_greedy.py", "selection.py"):
+        source = Path(mmd.__file__).with_name(name).read_text()
+        imported = re.findall(r"^(?:from|import) (\S+)", source, flags=re.MULTILINE)
         assert {name if name.startswith("endocil") else name.split(".")[0] for name in imported} <= allowed
 
 

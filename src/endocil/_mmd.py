@@ -1,9 +1,9 @@
-"""The kernel matrix of one class of features, never stored: some of its rows, and the sums of all of them.
+"""The kernel matrix of one class of features: some of its rows, and the sums of all of them.
 
 The kernel is a sum of Gaussians whose bandwidths are powers of `scale` times the mean squared distance in the
 class. Features are centred (distances stay, cancellation goes) and scaled so that the widest Gaussian is
 exp(x.y - |x|^2/2 - |y|^2/2); two more columns, (-|x|^2/2, 1), let one matrix product give that exponent.
-Torch and the standard library alone.
+The matrix itself is kept only where asked for; else rows are computed anew. Torch and the standard library alone.
 """
 
 import math
@@ -18,19 +18,15 @@ from torch import Tensor
 
 Bandwidth = Literal["index", "literal"]
 
-EXACT_ROWS = 1024  # up to so many rows float64 costs a few hundredths of a second
-SHARE = 8  # more than 1/8 of the rows one by one cost more than all of them by the upper triangle
-CHECKED_ROWS = 16
-ROUNDING = math.ldexp(1.0, -24)  # of a float32, relative
 ROWS_BYTES = 1 << 24  # of whole rows at a time
-CACHE_BYTES = 4 * 384 * 384  # two such tiles stay in a core's second-level cache
-DEVICE_BYTES = 1 << 26  # enough to keep a graphics card busy
 
 _thread_count = threading.Lock()  # torch has one thread count for the whole process
 
 
 class KernelMatrix:
     """The (m, m) kernel matrix of `features`; holds one float64 copy of these."""
+
+    kept: Tensor | None = None  # the whole of it, (m, m) float64, once `all_sums` was told to keep it
 
     def __init__(
         self,
@@ -43,7 +39,6 @@ class KernelMatrix:
     ) -> None:
         self.kernels, self.scale, self.size = kernels, scale, len(features)
         self.points = centred(features)  # (m, d + 2)
-        self.on_cpu = self.points.device.type == "cpu"
         self.workers = workers if self.on_cpu else 1
         distance = mean_squared_distance(self.points, self_pairs)
         widest = math.pow(scale, widest_exponent(kernels, bandwidth))  # over the mean squared distance
@@ -52,8 +47,14 @@ class KernelMatrix:
         self.points[:, -2] = torch.linalg.vector_norm(self.points, dim=1).square_().mul_(-0.5)
         self.points[:, -1] = 1.0
 
+    @property
+    def on_cpu(self) -> bool:
+        return self.points.device.type == "cpu"
+
     def rows(self, indices: Tensor) -> Tensor:
         """Some rows in float64, (r, m)."""
+        if self.kept is not None:
+            return self.kept[indices]
         exponent = _left_factor(self.points[indices]) @ self.points.T
         exponent.scatter_(1, indices[:, None], 0.0)  # the distance to itself, whatever the rounding
         return gaussians_(exponent, self.kernels, self.scale)
@@ -63,20 +64,22 @@ class KernelMatrix:
         parts = torch.split(indices, max(1, ROWS_BYTES // (8 * self.size)))
         return torch.cat([self.rows(part).sum(1) for part in parts])
 
-    def all_sums(self, dtype: torch.dtype, tile_bytes: int) -> Tensor:
+    def all_sums(self, dtype: torch.dtype, tile_bytes: int, keep: bool = False) -> Tensor:
         """The sums of all rows, (m,) float64, from tiles of the upper triangle computed in `dtype`."""
         points = self.points.to(dtype)
+        kept = points.new_empty(self.size, self.size) if keep else None
         panels = math.ceil(self.size / max(1, math.isqrt(tile_bytes // points.element_size())))
         tiles = _Tiles(math.ceil(self.size / panels), points)
         starts = range(0, self.size, tiles.side)
         total = self.points.new_zeros(self.size)
         with ThreadPoolExecutor(self.workers) as pool:
-            parts = pool.map(lambda start: self._panel_sums(points, start, tiles), starts)
+            parts = pool.map(lambda start: self._panel_sums(points, start, tiles, kept), starts)
             for start, part in zip(starts, parts, strict=True):  # in this order with any number of workers
                 total[start:] += part
+        self.kept = kept
         return total
 
-    def _panel_sums(self, points: Tensor, start: int, tiles: "_Tiles") -> Tensor:
+    def _panel_sums(self, points: Tensor, start: int, tiles: "_Tiles", kept: Tensor | None) -> Tensor:
         """What the tiles from the diagonal to the right add to the sums of their rows and their columns."""
         side = tiles.side
         left = _left_factor(points[start : start + side])
@@ -91,40 +94,10 @@ class KernelMatrix:
             total[: len(left)] += kernel.sum(1)
             if offset > 0:
                 total[offset : offset + len(right)] += kernel.sum(0)
+            if kept is not None:
+                here, there = slice(start, start + side), slice(start + offset, start + offset + side)
+                kept[here, there], kept[there, here] = kernel, kernel.T
         return total
-
-
-class RowMeans:
-    """Row sums / m and how far each may be off: float32 where that will do, float64 on demand."""
-
-    def __init__(self, matrix: KernelMatrix, picks: int, tile_bytes: int | None) -> None:
-        self.matrix = matrix
-        self.tile_bytes = tile_bytes or (CACHE_BYTES if matrix.on_cpu else DEVICE_BYTES)
-        # Graphics cards are fast enough in float64, and TF32 never comes into it.
-        self.exact = matrix.size <= max(EXACT_ROWS, SHARE * picks) or not matrix.on_cpu
-        self._compute()
-
-    def sharpen(self, indices: Tensor) -> None:
-        """Make these rows exact."""
-        if len(indices) > self.matrix.size // SHARE:
-            self.exact = True
-            self._compute()
-        else:
-            self.values[indices] = self.matrix.sums(indices) / self.matrix.size
-            self.error[indices] = 0.0
-
-    def _compute(self) -> None:
-        dtype = torch.float64 if self.exact else torch.float32
-        self.values = self.matrix.all_sums(dtype, self.tile_bytes) / self.matrix.size
-        self.error = torch.full_like(self.values, 0.0 if self.exact else self._float32_error())
-
-    def _float32_error(self) -> float:
-        """Roundings of |x|^2, times 1/s_i in each Gaussian; or, if worse, far above what some rows show."""
-        spread = torch.arange(0, self.matrix.size, self.matrix.size // CHECKED_ROWS)
-        farthest = self.matrix.points[:, -2].topk(CHECKED_ROWS, largest=False).indices
-        checked = torch.cat([spread, farthest])
-        off = self.matrix.sums(checked) / self.matrix.size - self.values[checked]
-        return max(8 * ROUNDING * self.matrix.steepness, 16 * float(off.abs().max()))
 
 
 def centred(features: Tensor) -> Tensor:

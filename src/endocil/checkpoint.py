@@ -64,6 +64,7 @@ def save_checkpoint(
     *,
     momentum: Iterable[Tensor] = (),
     rule: nn.Module | None = None,
+    precision: nn.Module | None = None,
 ) -> None:
     tensors = {
         **_under("method", method.state_dict()),
@@ -71,6 +72,7 @@ def save_checkpoint(
         **_under("memory", {} if memory is None else memory.state()),
         **_under("momentum", {str(i): tensor for i, tensor in enumerate(momentum)}),
         **_under("rule", {} if rule is None else rule.state_dict()),
+        **_under("precision", {} if precision is None else precision.state_dict()),
     }
     header = json.dumps({"format": FORMAT, "events": events, **asdict(position)})
     write_atomically(folder / FILE, save(tensors, metadata={"endocil": header}))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from endocil.commands import audit, data, downloads, ledger, results, runs
+from endocil.commands import audit, data, downloads, ledger, results, runs, sweep
 from endocil.commands.common import fail
 from endocil.errors import EndocilError
 
@@ -38,7 +38,8 @@ def _application() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(program)
-    for command in (runs.demo, runs.run, runs.resume, runs.check, results.methods, results.score):
+    several = (sweep.sweep, sweep.tune)
+    for command in (runs.demo, runs.run, runs.resume, *several, runs.check, results.methods, results.score):
         app.command()(command)
     images = (downloads.where, downloads.check, audit.audit, data.synth, data.sheet, data.subset)
     app.add_typer(_group("Images to learn from.", *images), name="data")

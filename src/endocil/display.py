@@ -69,17 +69,18 @@ class Display:
 
     def _epoch(self, record: dict[str, Any]) -> None:
         self.done += record["images"]
-        self.measured += record["images"]
-        self.trained += record["seconds"]
-        left = (self.total - self.done) * self.trained / self.measured
+        if not record.get("shared"):  # another run has spent that time
+            self.measured += record["images"]
+            self.trained += record["seconds"]
+        left = (self.total - self.done) * self.trained / max(1, self.measured)
         losses = ", ".join(f"{name} {value:.3f}" for name, value in record["losses"].items())
         where = f"task {record['task']} {record['phase']} {record['epoch'] + 1}/{record['epochs']}"
         if self.bar is not None:
-            text, left_text = f"{self.name}  {where}", f"{_duration(left)} left"
+            text, left_text = f"{self.name}  {where}", f"{duration(left)} left"
             self.bar.update(self.row, completed=self.done, description=text, left=left_text, losses=losses)
         elif (record["epoch"] + 1) % max(1, record["epochs"] // 4) == 0:
             self._say(
-                f"  {where}: {losses}; {record['images_per_second']:.0f} images/s; {_duration(left)} left"
+                f"  {where}: {losses}; {record['images_per_second']:.0f} images/s; {duration(left)} left"
             )
 
     def _selection(self, record: dict[str, Any]) -> None:
@@ -98,7 +99,7 @@ class Display:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     seconds = max(0.0, seconds)
     if seconds < 60:
         return f"{seconds:.0f} s"

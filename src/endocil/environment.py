@@ -11,7 +11,7 @@ import torch
 from endocil.settings import Settings
 
 
-def environment(settings: Settings) -> dict[str, Any]:
+def environment(settings: Settings, processes: int = 1) -> dict[str, Any]:
     """Versions and machine that the numbers come from; no host name, no path."""
     names = ("endocil", "torch", "numpy", "lightning-fabric", "pillow", "simplejpeg", "safetensors")
     return {
@@ -19,14 +19,15 @@ def environment(settings: Settings) -> dict[str, Any]:
         **{name: importlib.metadata.version(name) for name in names},
         "system": platform.system(),
         "machine": platform.machine(),
-        "processor": _processor(),
+        "processor": processor(),
         "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "processes": processes,
         "threads": settings.run.threads,
         "commit": _commit(),
     }
 
 
-def _processor() -> str:
+def processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except OSError:

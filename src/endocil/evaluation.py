@@ -1,15 +1,20 @@
 """From a method and images to features, scores and predictions: one pass serves everything."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from endocil.images.batch import ImageSet, plain_batches
+from endocil.images.batch import ImageSet, plain_batches, share_of
 from endocil.memory import unit
 from endocil.methods.method import Method
 from endocil.predictions import Predictions
+from endocil.processes import gathered
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 CLASS_MEANS = "class_means"  # in method.statistics: (n_seen, d), rows of length 1
 
@@ -22,17 +27,33 @@ class View:
     scores: Tensor  # (n, n_seen) logits of the reported head
     choosing: Tensor  # (n, d') what exemplars are chosen by: the features themselves, in most methods
 
+    def take(self, rows: Tensor) -> "View":
+        return View(self.features[rows], self.scores[rows], self.choosing[rows])
+
 
 @torch.no_grad()
-def view(method: Method, images: ImageSet, batch_size: int, *, to_choose: bool = False) -> View:
+def view(
+    method: Method,
+    images: ImageSet,
+    batch_size: int,
+    *,
+    to_choose: bool = False,
+    fabric: "Fabric | None" = None,
+) -> View:
     """One pass over the images, without augmentation, the method in eval mode.
 
-    `to_choose`: exemplars will be chosen by it.
+    `to_choose`: exemplars will be chosen by it. `fabric`: its processes share the images, and all get the whole.
     """
     method.eval()
-    parts = list(_views(method, images, batch_size, to_choose))
-    features, scores, choosing = (torch.cat(part) for part in zip(*parts, strict=True))
-    return View(features, scores, choosing)
+    if fabric is None or fabric.world_size == 1:
+        return View(*_joined(_views(method, images, batch_size, to_choose)))
+    mine = torch.arange(len(images))[share_of(len(images), fabric.global_rank, fabric.world_size)]
+    seen = list(_views(method, images.take(mine), batch_size, to_choose))
+    return View(*_joined(part for share in gathered(fabric, seen) for part in share))
+
+
+def _joined(parts: Iterable[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, ...]:
+    return tuple(torch.cat(part) for part in zip(*parts, strict=True))
 
 
 def _views(
@@ -59,9 +80,16 @@ def mean_distances(features: Tensor, means: Tensor) -> Tensor:
     return torch.cdist(unit(features), means.to(features)).square()
 
 
-def predict(method: Method, images: ImageSet, batch_size: int, *, classes: tuple[str, ...]) -> Predictions:
+def predict(
+    method: Method,
+    images: ImageSet,
+    batch_size: int,
+    *,
+    classes: tuple[str, ...],
+    fabric: "Fabric | None" = None,
+) -> Predictions:
     """Both heads on the same pass: the softmax head's logits and, with class means, the distances to them."""
-    seen = view(method, images, batch_size)
+    seen = view(method, images, batch_size, fabric=fabric)
     means = method.statistics.get(CLASS_MEANS)
     table, rows = images.images.table, images.rows.tolist()
     return Predictions(

@@ -8,6 +8,7 @@ Everything a run leaves behind is in its folder; a run that was stopped goes on 
 """
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,22 +17,36 @@ import torch
 
 from endocil.assembly import Parts, Progress, assemble
 from endocil.checkpoint import Checkpoint, Position, load_checkpoint, restore
-from endocil.errors import EndocilError
+from endocil.devices import leads, learning_on
+from endocil.environment import processor
 from endocil.estimate import planned_images
 from endocil.evaluation import predict
 from endocil.files import write_csv, write_json
+from endocil.first_task import FirstTasks, digest_of
 from endocil.images.batch import ImageSet
 from endocil.journal import Journal, Show
 from endocil.learner import Learner
 from endocil.metrics import summarise
 from endocil.predictions import read_run_predictions, write_predictions
 from endocil.preflight import preflight
+from endocil.processes import by_one
 from endocil.run_folder import RunFolder, new_folder
-from endocil.scenario import TEST, TRAIN, Task
+from endocil.scenario import TRAIN, Task
 from endocil.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+# settings of [run] that leave training as it is; where it learns is told by the device
+NO_BITS = (
+    "accelerator",
+    "checkpoint_seconds",
+    "evaluate",
+    "evaluation_batch",
+    "first_tasks",
+    "gallery",
+    "keep",
+)
 
 
 @dataclass(frozen=True)
@@ -48,54 +63,62 @@ def run(
     *,
     show: Show = lambda record: None,
     progress: Progress | None = None,
+    devices: int = 1,
+    nodes: int = 1,
 ) -> Result:
     """Start a run in a new folder (runs/METHOD-seedN if none is given).
 
-    `settings`: a preset's name, a TOML file, a dictionary or Settings.
+    `settings`: a preset's name, a TOML file, a dictionary or Settings. `devices` on each of `nodes` machines: one
+    process for each of them; started here, the script is run again in every other process, up to this call.
     """
     chosen = load_settings(settings)
     here = RunFolder(Path(folder) if folder else new_folder(chosen))
     here.refuse_used()
-    parts = assemble(chosen, progress)
-    fabric = _fabric(parts.settings)
+    parts = assemble(_shared_cores(chosen, devices), progress)
     found = preflight(parts)
     found.refuse_problems()
-    here.create(parts, progress)
-    with here.locked():
-        show({"event": "remarks", "remarks": found.remarks})
-        return _go(parts, here, fabric, None, show)
+    with learning_on(parts.settings.run.accelerator, devices, nodes) as fabric:
+        by_one(fabric, lambda: here.create(parts, progress, fabric.world_size))
+        with here.locked() if fabric.global_rank == 0 else nullcontext():
+            show({"event": "remarks", "remarks": found.remarks})
+            return _go(parts, here, fabric, None, show)
 
 
 def resume(
-    folder: str | Path, *, show: Show = lambda record: None, progress: Progress | None = None
+    folder: str | Path,
+    *,
+    show: Show = lambda record: None,
+    progress: Progress | None = None,
+    devices: int = 1,
+    nodes: int = 1,
 ) -> Result:
-    """Go on with a run that was stopped; a finished run is returned as it is."""
+    """Go on with a run that was stopped, on as many devices as are given; a finished run is returned as it is."""
     here = RunFolder(Path(folder))
     settings = here.settings()
     if here.finished():
         if not here.page.exists():  # stopped between the last number and the page
             here.write_page()
         return Result(here.path, here.metrics())
-    with here.locked():
-        here.clear_half_written()
+    with here.locked() if leads() else nullcontext():
+        if leads():
+            here.clear_half_written()
         parts = assemble(settings, progress)
         here.refuse_other_images(parts)
-        return _go(parts, here, _fabric(parts.settings), load_checkpoint(here.path), show)
+        with learning_on(settings.run.accelerator, devices, nodes) as fabric:
+            return _go(parts, here, fabric, load_checkpoint(here.path), show)
 
 
-def _fabric(settings: Settings) -> "Fabric":
-    """The device that learns."""
-    from lightning_fabric import Fabric
-
-    try:
-        return Fabric(accelerator=settings.run.accelerator, devices=1)
-    except (ValueError, RuntimeError) as error:
-        raise EndocilError(f"run.accelerator '{settings.run.accelerator}' cannot be used: {error}") from error
+def _shared_cores(settings: Settings, devices: int) -> Settings:
+    """Processes on one machine share its cores, unless the settings say how many threads each has."""
+    if devices == 1 or settings.run.threads is not None:
+        return settings
+    threads = max(1, torch.get_num_threads() // devices)
+    return settings.model_copy(update={"run": settings.run.model_copy(update={"threads": threads})})
 
 
 def _go(parts: Parts, here: RunFolder, fabric: "Fabric", checkpoint: Checkpoint | None, show: Show) -> Result:
     """From the checkpoint, or from the beginning, to the end."""
-    journal = Journal(here.events, show)
+    journal = Journal(here.events, show, silent=fabric.global_rank > 0)
     past = journal.cut_back(checkpoint.events if checkpoint else 0)
     show(
         {
@@ -113,9 +136,13 @@ def _go(parts: Parts, here: RunFolder, fabric: "Fabric", checkpoint: Checkpoint 
         new = ImageSet.of(parts.images, parts.scenario.rows(TRAIN, task.new))
         halfway = task.index == start.task and start != Position(task.index)
         learner.learn(task, new, checkpoint if halfway else None)
-        _write_task(parts, here, task)
+        _write_task(parts, here, task, fabric)
         learner.save(Position(task.index + 1))
-    metrics = summarise(read_run_predictions([here.predictions(task.index) for task in tasks]))
+    return by_one(fabric, lambda: _finish(here, len(tasks)))
+
+
+def _finish(here: RunFolder, tasks: int) -> Result:
+    metrics = summarise(read_run_predictions([here.predictions(task) for task in range(tasks)]))
     write_json(here.path / "metrics.json", metrics)
     here.write_page()
     return Result(here.path, metrics)
@@ -136,14 +163,31 @@ def _learner(parts: Parts, here: RunFolder, fabric: "Fabric", journal: Journal) 
         seed=parts.settings.seed,
         evaluation_batch=chosen.evaluation_batch,
         checkpoint_seconds=chosen.checkpoint_seconds,
+        first_tasks=_first_tasks(parts),
+        bits=parts.settings.train.precision,
+        accumulate=parts.settings.train.accumulate,
+        compiled=parts.settings.train.compile,
     )
 
 
-def _write_task(parts: Parts, here: RunFolder, task: Task) -> None:
+def _first_tasks(parts: Parts) -> FirstTasks | None:
+    """The store of first tasks; of [run] everything counts as deciding bits but what is known not to."""
+    chosen = parts.settings.run
+    if chosen.first_tasks is None:
+        return None
+    facts = chosen.model_dump(exclude=set(NO_BITS)) | {"processor": processor()}
+    start = digest_of(parts.method.backbone.state_dict())
+    return FirstTasks(Path(chosen.first_tasks).expanduser(), start, facts)
+
+
+def _write_task(parts: Parts, here: RunFolder, task: Task, fabric: "Fabric") -> None:
     """What is left of a task for evaluation: predictions on all seen classes, and who is in the memory."""
-    tests = ImageSet.of(parts.images, parts.scenario.rows(TEST, task.seen))
+    shown = ImageSet.of(parts.images, parts.scenario.rows(parts.settings.run.evaluate, task.seen))
     classes = parts.images.table.classes[task.seen]
-    predictions = predict(parts.method, tests, parts.settings.run.evaluation_batch, classes=classes)
+    batch = parts.settings.run.evaluation_batch
+    predictions = predict(parts.method, shown, batch, classes=classes, fabric=fabric)
+    if fabric.global_rank > 0:
+        return
     write_predictions(here.predictions(task.index), predictions)
     if parts.memory is not None:
         header = ("image", "class", "order", "task", "group", "source")

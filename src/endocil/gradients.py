@@ -21,8 +21,9 @@ DISTILLATION = "distillation"  # the name of the loss that CFG calibrates agains
 
 def linear_gradient(logit_gradient: Tensor, features: Tensor) -> Tensor:
     """Gradient of a linear layer from that of its output: (C, d + 1), the bias in the last column."""
-    inputs = functional.pad(features.detach(), (0, 1), value=1.0)  # (B, d + 1)
-    return logit_gradient.detach().T @ inputs
+    kind = torch.promote_types(features.dtype, torch.float32)  # a sum over a batch is too much for 16 bits
+    inputs = functional.pad(features.detach().to(kind), (0, 1), value=1.0)  # (B, d + 1)
+    return logit_gradient.detach().to(kind).T @ inputs
 
 
 def calibrated_gradient(
@@ -53,15 +54,17 @@ class GradientRule(nn.Module):
         super().__init__()
         self.measured = {}
 
-    def collect(self, outcome: Outcome, n: int) -> dict[str, Tensor]:
-        """On the live graph, before backward: small matrices that add up over the shares of a batch of n images."""
+    def collect(self, outcome: Outcome, n: float) -> dict[str, Tensor]:
+        """On the live graph, before backward: small matrices that add up over the shares of a batch of n images.
+
+        (n is divided by the factor of a scaled loss.)"""
         return {}
 
     def apply(self, collected: Mapping[str, Tensor]) -> None:  # type: ignore[override]
         """After backward, before the optimiser's step: overwrite the classifier's gradient."""
 
 
-def classifier_gradients(outcome: Outcome, n: int) -> dict[str, Tensor]:
+def classifier_gradients(outcome: Outcome, n: float) -> dict[str, Tensor]:
     """The linear classifier's gradient of the distillation, and of all other losses together: (C, d + 1) each."""
     if outcome.logits is None or outcome.features is None:
         raise ValueError(
@@ -91,7 +94,7 @@ class CalibratedGradient(GradientRule):
         self.register_buffer("weights", weights)
         self.gamma_max = gamma_max
 
-    def collect(self, outcome: Outcome, n: int) -> dict[str, Tensor]:
+    def collect(self, outcome: Outcome, n: float) -> dict[str, Tensor]:
         return classifier_gradients(outcome, n)
 
     def apply(self, collected: Mapping[str, Tensor]) -> None:  # type: ignore[override]

@@ -9,13 +9,17 @@ from torch import Tensor
 
 from endocil.checkpoint import Checkpoint, Position, grow, save_checkpoint
 from endocil.errors import EndocilError
-from endocil.evaluation import CLASS_MEANS, class_means, view
+from endocil.evaluation import CLASS_MEANS, View, class_means, view
+from endocil.first_task import FirstTasks, put_into
 from endocil.images.augment import Augmentation
 from endocil.images.batch import ImageSet
 from endocil.images.cache import Images
 from endocil.journal import Journal
-from endocil.memory import ExemplarMemory
+from endocil.memory import Choice, ExemplarMemory
 from endocil.methods.method import Method, Phase, Task, TaskData
+from endocil.networks import compile_backbones, share_batch_norm
+from endocil.precision import Bits, Precision
+from endocil.processes import agree, by_one
 from endocil.training import Epoch, fit, momentum_of
 from endocil.usage import peak_megabytes
 
@@ -41,12 +45,17 @@ class Learner:
         seed: int,
         evaluation_batch: int = 256,
         checkpoint_seconds: float = 30.0,
+        first_tasks: FirstTasks | None = None,
+        bits: Bits = "32",
+        accumulate: int = 1,
+        compiled: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.method, self.memory, self.images = method, memory, images
         self.folder, self.fabric, self.journal = folder, fabric, journal
         self.augmentation, self.seed = augmentation, seed
         self.evaluation_batch, self.checkpoint_seconds = evaluation_batch, checkpoint_seconds
+        self.first_tasks, self.bits, self.accumulate, self.compiled = first_tasks, bits, accumulate, compiled
         self.clock, self.saved_at = clock, clock()
 
     def learn(self, task: Task, new: ImageSet, unfinished: Checkpoint | None = None) -> None:
@@ -54,13 +63,21 @@ class Learner:
         at = unfinished.position if unfinished else Position(task.index)
         if at.grown == task.index:
             grow(self.method, task, self.fabric.device)
+        self._prepare()
         data = TaskData(new, self._exemplars(), self.augmentation)
         phases = self.method.phases(task, data)
         if at == Position(task.index):
             self._announce(task, data, phases)
         for index in range(at.phase, len(phases)):
-            self._train(task, index, phases[index], unfinished if index == at.phase and at.epoch else None)
+            rest = unfinished if index == at.phase and at.epoch else None
+            alone = self.fabric.world_size == 1  # several processes round otherwise
+            if self.first_tasks is not None and alone and phases[index].shared and task.index == 0:
+                self._train_once(self.first_tasks, task, index, phases[index], rest)
+            else:
+                self._train(task, index, phases[index], rest)
         self.method.consolidate(task, data)
+        agree(self.fabric, self.method.state_dict().values())
+        self.method.statistics |= by_one(self.fabric, lambda: self.method.statistics)
         self._remember(task, new)
         parameters = {parameter for module in self.method.predictors for parameter in module.parameters()}
         self.journal.write(
@@ -70,7 +87,15 @@ class Learner:
             peak_megabytes=peak_megabytes(self.fabric.device),
         )
 
-    def save(self, position: Position, phase: Phase | None = None, epoch: Epoch | None = None) -> None:
+    def save(
+        self,
+        position: Position,
+        phase: Phase | None = None,
+        epoch: Epoch | None = None,
+        precision: Precision | None = None,
+    ) -> None:
+        if self.fabric.global_rank > 0:
+            return
         save_checkpoint(
             self.folder,
             position,
@@ -79,8 +104,16 @@ class Learner:
             self.memory,
             momentum=momentum_of(epoch.optimizer) if epoch else (),
             rule=phase.gradients if phase and epoch else None,
+            precision=precision,
         )
         self.saved_at = self.clock()
+
+    def _prepare(self) -> None:
+        """What a network needs after it has grown, before it learns."""
+        if self.fabric.world_size > 1:
+            share_batch_norm(self.method)
+        if self.compiled:
+            compile_backbones(self.method)
 
     def _exemplars(self) -> ImageSet:
         if self.memory is None:
@@ -102,11 +135,32 @@ class Learner:
             notes=self.method.notes(task, data),
         )
 
+    def _train_once(
+        self, store: FirstTasks, task: Task, index: int, phase: Phase, unfinished: Checkpoint | None
+    ) -> None:
+        """Take the phase's network from the store, or train it and keep it there for others."""
+
+        def say(text: str) -> None:
+            self.journal.show({"event": "remarks", "remarks": [text]})
+
+        same = {"seed": self.seed, "augmentation": self.augmentation}
+        with store.of(self.method, phase, **same, say=say) as place:  # type: ignore[arg-type]
+            found = place.take()
+            if found is None:
+                self._train(task, index, phase, unfinished)
+                place.keep(self.method, self.journal.epochs(task.index, phase.name))
+                return
+        put_into(self.method, found.state)
+        for record in found.epochs[unfinished.position.epoch if unfinished else 0 :]:
+            self.journal.write(**{**record, "shared": True})
+        self.save(Position(task.index, index + 1, 0))
+
     def _train(self, task: Task, index: int, phase: Phase, unfinished: Checkpoint | None) -> None:
-        start, momentum = 0, []
+        start, momentum, precision = 0, [], Precision(self.bits)
         if unfinished is not None:
             start, momentum = unfinished.position.epoch, unfinished.momentum()
             phase.gradients.load_state_dict(unfinished.part("rule"))
+            precision.load_state_dict(unfinished.part("precision") or precision.state_dict())
         phase.gradients.to(self.fabric.device)
         for epoch in fit(
             phase,
@@ -118,6 +172,8 @@ class Learner:
             observe=self.method.classifier,
             start=start,
             momentum=momentum,
+            precision=precision,
+            accumulate=self.accumulate,
         ):
             where = {
                 "task": task.index,
@@ -127,7 +183,7 @@ class Learner:
             }
             self.journal.write("epoch", **where, **epoch.measured)
             if self.clock() - self.saved_at >= self.checkpoint_seconds:
-                self.save(Position(task.index, index, epoch.index + 1), phase, epoch)
+                self.save(Position(task.index, index, epoch.index + 1), phase, epoch, precision)
         self.save(Position(task.index, index + 1, 0))
 
     def _remember(self, task: Task, new: ImageSet) -> None:
@@ -135,23 +191,31 @@ class Learner:
         if self.memory is None:
             return
         images = new + self._exemplars()
-        seen = view(self.method, images, self.evaluation_batch, to_choose=True)
+        seen = view(self.method, images, self.evaluation_batch, to_choose=True, fabric=self.fabric)
         if not bool(seen.features.isfinite().all()):
             raise EndocilError(
                 f"the network's features are not finite after task {task.index}; lower train.learning_rate"
             )
         # images of a known class compete with its old exemplars
         candidates = torch.nonzero(torch.isin(images.labels, torch.tensor(new.classes()))).flatten()
-        chosen = self.memory.add(
-            images.take(candidates), seen.choosing[candidates], seen.scores[candidates], task.index
-        )
-        for choice in chosen:
+        for choice in self._choose(images.take(candidates), seen.take(candidates), task):
             name = self.images.table.classes[choice.label]
             what = {"task": task.index, "class": name, "kept": choice.kept, "of": choice.of}
             self.journal.write("selection", **what, mmd2=choice.mmd2, bound=choice.bound)
         exemplars = self._exemplars()
         features = seen.features[_positions(images.rows, exemplars.rows)]
         self.method.statistics[CLASS_MEANS] = class_means(features, exemplars.labels, task.n_seen)
+
+    def _choose(self, candidates: ImageSet, seen: View, task: Task) -> list[Choice]:
+        memory = self.memory
+        assert memory is not None
+
+        def choose() -> tuple[list[Choice], dict[str, Tensor]]:
+            return memory.add(candidates, seen.choosing, seen.scores, task.index), memory.state()
+
+        chosen, state = by_one(self.fabric, choose)
+        memory.load_state(state)
+        return chosen
 
 
 def _positions(rows: Tensor, wanted: Tensor) -> Tensor:

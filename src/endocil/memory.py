@@ -37,9 +37,16 @@ def _by_mmd(
     scale: float = 2.0,  # as above
     bandwidth: Literal["index", "literal"] = "index",
     self_pairs: bool = False,
+    refine: Literal["none", "swap"] = "none",  # the paper's algorithm ends with the greedy picks
 ) -> Selection:
     return selection.select_by_mmd(
-        candidates.features, n, kernels=kernels, scale=scale, bandwidth=bandwidth, self_pairs=self_pairs
+        candidates.features,
+        n,
+        kernels=kernels,
+        scale=scale,
+        bandwidth=bandwidth,
+        self_pairs=self_pairs,
+        refine=refine,
     )
 
 

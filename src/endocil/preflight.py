@@ -27,7 +27,7 @@ def preflight(parts: Parts) -> Preflight:
         _memory_fact(parts),
         *_schedule_facts(parts),
     )
-    remarks = (*parts.notes, *_small_classes(parts), *_no_test_images(parts))
+    remarks = (*parts.notes, *_small_classes(parts), *_nothing_to_evaluate(parts))
     return Preflight(facts, remarks, tuple(_problems(parts)))
 
 
@@ -93,9 +93,10 @@ def _small_classes(parts: Parts) -> list[str]:
     )
 
 
-def _no_test_images(parts: Parts) -> list[str]:
-    counts = zip(parts.images.table.classes, parts.scenario.counts(TEST), strict=True)
-    return [f"class {name} has no test image" for name, count in counts if count == 0]
+def _nothing_to_evaluate(parts: Parts) -> list[str]:
+    part = parts.settings.run.evaluate
+    counts = zip(parts.images.table.classes, parts.scenario.counts(part), strict=True)
+    return [f"class {name} has no {part} image" for name, count in counts if count == 0]
 
 
 def _problems(parts: Parts) -> list[str]:
@@ -111,6 +112,11 @@ def _problems(parts: Parts) -> list[str]:
             found.append(
                 f"task {task.index} has a single training image, and batch norm needs two; raise scenario.minimum"
             )
+    if not int(parts.scenario.counts(parts.settings.run.evaluate).sum()):
+        found.append(
+            f"run.evaluate is '{parts.settings.run.evaluate}', but no image is in that part; "
+            f"set scenario.validation to a share such as 0.1"
+        )
     chosen = parts.method.schedule(first)
     if not chosen.cosine and chosen.milestones and min(chosen.milestones) >= chosen.epochs:
         found.append(

@@ -98,12 +98,12 @@ class RunFolder:
         if self.path.exists() and any(self.path.iterdir()):
             raise EndocilError(f"{self.path} is not empty; choose another folder with -o")
 
-    def create(self, parts: "Parts", progress: "Progress | None" = None) -> None:
+    def create(self, parts: "Parts", progress: "Progress | None" = None, processes: int = 1) -> None:
         """The record of what is about to run; settings come last, as they make the folder a run."""
         leaks = _leaks(parts, progress)
         write_csv(self.path / "split.csv", SPLIT_HEADER, _split(parts))
         write_json(self.path / "leaks.json", leaks)
-        write_json(self.path / "environment.json", environment(parts.settings))
+        write_json(self.path / "environment.json", environment(parts.settings, processes))
         write_atomically(self.path / "settings.toml", parts.settings.to_toml())
 
     def clear_half_written(self) -> None:

@@ -79,6 +79,9 @@ class TrainSettings(_Section):
     first_weight_decay: float = Field(5e-4, ge=0.0)
     weight_decay: float = Field(2e-4, ge=0.0)
     batch_size: int = Field(64, ge=2)
+    accumulate: int = Field(1, ge=1)  # pieces in which a batch goes through the network
+    precision: Literal["32", "bf16", "16"] = "32"
+    compile: bool = False  # torch.compile of the backbone
     flip: float = Field(0.5, ge=0.0, le=1.0)
     brightness: float = Field(63 / 255, ge=0.0)
     crop: bool = False
@@ -91,6 +94,8 @@ class RunSettings(_Section):
     evaluation_batch: int = Field(256, ge=1)
     gallery: bool = False  # show exemplars on the page; they are images of patients
     keep: bool = False  # keep the weights after each task and the first task's features, for figures
+    evaluate: Literal["test", "validation"] = "test"  # the part that is predicted; validation: for tuning
+    first_tasks: str | None = None  # a folder of first tasks that runs share; none: each trains its own
 
 
 class Settings(_Section):
@@ -108,9 +113,8 @@ class Settings(_Section):
 
 
 def _without_none(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_none(item) for key, item in value.items() if item is not None}
-    return value
+    pairs = value.items() if isinstance(value, dict) else ()
+    return {key: _without_none(item) for key, item in pairs if item is not None} if pairs else value
 
 
 def presets() -> list[str]:

@@ -1,7 +1,8 @@
 """fit(): the only training loop. A stage of learning is data handed to it (methods/method.py, Phase).
 
 One step: the batch's total is the mean of its per-image losses plus the penalties; the gradient rule collects
-its matrices on the live graph; backward; the rule overwrites what it wants; the optimiser steps.
+its matrices on the live graph; backward; the rule overwrites what it wants; the optimiser steps. A batch may be
+shared by several processes and cut into pieces: gradients and collected matrices add up to those of the whole.
 """
 
 import time
@@ -12,10 +13,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from endocil.epoch_log import EpochLog
 from endocil.errors import EndocilError
 from endocil.images.augment import Augmentation
-from endocil.images.batch import Batch, training_batches
+from endocil.images.batch import Batch, ahead, training_batches
 from endocil.methods.method import Outcome, Phase
+from endocil.precision import Precision
+from endocil.processes import add_up
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -41,13 +45,17 @@ def fit(
     observe: nn.Linear,
     start: int = 0,
     momentum: Sequence[Tensor] = (),
+    precision: Precision | None = None,
+    accumulate: int = 1,
 ) -> Iterator[Epoch]:
     """Train a phase from epoch `start` on, yielding after each epoch.
 
     `key` says where in the run this is (task, phase): all random numbers come from it. `observe` is the classifier
-    whose gradient is logged; `momentum` the optimiser's state of an interrupted phase.
+    whose gradient is logged; `momentum` the optimiser's state of an interrupted phase. `accumulate`: a batch goes
+    through the network in as many pieces, for less memory.
     """
-    schedule = phase.schedule
+    schedule, share = phase.schedule, (fabric.global_rank, fabric.world_size)
+    how = precision or Precision()
     with only_training(method, (*phase.train, phase.gradients)):
         optimizer = optimizer_of(phase)
         _restore(optimizer, momentum)
@@ -55,31 +63,62 @@ def fit(
             rate = schedule.learning_rate_at(epoch)
             for group in optimizer.param_groups:
                 group["lr"] = rate
-            log, began = _Log(observe), time.perf_counter()
+            log, began = EpochLog(observe), time.perf_counter()
             seen = augmentation if phase.augmented else None
             batches = training_batches(
-                phase.images, schedule.batch_size, seen, seed, (*key, epoch), fabric.device
+                phase.images, schedule.batch_size, seen, seed, (*key, epoch), fabric.device, share
             )
-            for batch in batches:
-                log.add(step(phase, batch, optimizer, fabric), batch, phase)
-            measured = {"learning_rate": rate, **log.result(), **_speed(len(phase.images), began)}
+            for batch in ahead(batches, fabric.device):
+                step(phase, batch, optimizer, fabric, how, accumulate, log)
+            measured = {"learning_rate": rate, **log.result(fabric), **_speed(len(phase.images), began)}
             _refuse_divergence(phase, epoch, measured)
             yield Epoch(epoch, measured, optimizer)
 
 
-def step(phase: Phase, batch: Batch, optimizer: torch.optim.SGD, fabric: "Fabric") -> Outcome:
-    """One step of training: everything that is done for a batch."""
-    n = len(batch)
-    with fabric.autocast():
-        outcome = phase.objective(batch)
-        parts = [loss.sum() / n if loss.ndim else loss for loss in outcome.losses.values()]
-        total = torch.stack(parts).sum()
-    collected = phase.gradients.collect(outcome, n)
+def step(
+    phase: Phase,
+    batch: Batch,
+    optimizer: torch.optim.SGD,
+    fabric: "Fabric",
+    precision: Precision | None = None,
+    accumulate: int = 1,
+    log: EpochLog | None = None,
+) -> None:
+    """One step of training: everything that is done for a batch, or for this process's share of it."""
+    n, how = len(batch.batch_labels), precision or Precision()
     optimizer.zero_grad(set_to_none=True)
-    fabric.backward(total)
-    phase.gradients.apply(collected)
-    optimizer.step()
-    return outcome
+    collected: dict[str, Tensor] = {}
+    for piece in batch.pieces(accumulate):
+        with how.autocast(fabric.device):
+            outcome = phase.objective(piece)
+            total = total_loss(outcome, len(piece), n)
+        for name, part in phase.gradients.collect(outcome, n / how.factor).items():
+            collected[name] = collected[name] + part if name in collected else part
+        (total * how.factor if how.scaled else total).backward()  # type: ignore[no-untyped-call]
+        if log is not None:
+            log.add_losses(outcome, piece, n)
+    gradients = [*_gradients(optimizer, fill=fabric.world_size > 1), *collected.values()]
+    add_up(fabric, gradients)
+    if how.unscale(gradients):
+        phase.gradients.apply(collected)
+        optimizer.step()
+        if log is not None:
+            log.add_gradients(phase.gradients)
+
+
+def total_loss(outcome: Outcome, images: int, n: int) -> Tensor:
+    """What `images` of n add to the loss of a batch: the mean over the batch of its images' losses, and penalties."""
+    parts = [loss.sum() / n if loss.ndim else loss * (images / n) for loss in outcome.losses.values()]
+    return torch.stack(parts).sum()
+
+
+def _gradients(optimizer: torch.optim.SGD, *, fill: bool) -> list[Tensor]:
+    """Of every parameter that learns. `fill`: zeros where a share without images has left some untouched."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for parameter in parameters:
+        if fill and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
 class only_training:  # noqa: N801 - a context manager, named like one
@@ -121,55 +160,6 @@ def momentum_of(optimizer: torch.optim.SGD) -> list[Tensor]:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     buffers = [optimizer.state[parameter].get("momentum_buffer") for parameter in parameters]
     return [buffer for buffer in buffers if buffer is not None]
-
-
-class _Log:
-    """Sums over the steps of an epoch, kept on the device: no synchronisation before the epoch ends."""
-
-    def __init__(self, classifier: nn.Linear) -> None:
-        self.classifier = classifier
-        n = classifier.out_features
-        self.images = torch.zeros(n, device=classifier.weight.device)
-        self.per_class: dict[str, Tensor] = {}
-        self.scalars: dict[str, Tensor] = {}
-        self.rows = torch.zeros(n, device=classifier.weight.device)
-        self.steps = 0
-
-    @torch.no_grad()
-    def add(self, outcome: Outcome, batch: Batch, phase: Phase) -> None:
-        self.steps += 1
-        self.images.index_add_(0, batch.labels, torch.ones_like(batch.labels, dtype=self.images.dtype))
-        for name, loss in outcome.losses.items():
-            if loss.ndim:
-                sums = self.per_class.setdefault(name, torch.zeros_like(self.images))
-                sums.index_add_(0, batch.labels, loss.detach().float())
-            else:
-                self._scalar(f"losses/{name}", loss)
-        for name, value in phase.gradients.measured.items():
-            self._scalar(name, value)
-        if self.classifier.weight.grad is not None:
-            norms = self.classifier.weight.grad.norm(dim=1)  # (n_seen,)
-            self.rows += norms
-            self._scalar("classifier_gradient", norms.norm())
-
-    def _scalar(self, name: str, value: Tensor) -> None:
-        self.scalars[name] = self.scalars.get(name, torch.zeros_like(value)) + value.detach()
-
-    def result(self) -> dict[str, Any]:
-        means = {name: float(value) / self.steps for name, value in self.scalars.items()}
-        losses = {name: float(sums.sum() / self.images.sum()) for name, sums in self.per_class.items()}
-        penalties = {name[7:]: means.pop(name) for name in list(means) if name.startswith("losses/")}
-        per_class = {name: _ratios(sums, self.images) for name, sums in self.per_class.items()}
-        # a phase may leave the classifier alone: then there is no gradient to tell of
-        rows = (
-            {"classifier_rows": (self.rows / self.steps).tolist()} if "classifier_gradient" in means else {}
-        )
-        return {"losses": losses | penalties, "per_class": per_class, **means, **rows}
-
-
-def _ratios(sums: Tensor, counts: Tensor) -> list[float | None]:
-    pairs = zip(sums.tolist(), counts.tolist(), strict=True)
-    return [total / count if count else None for total, count in pairs]
 
 
 def _speed(images: int, began: float) -> dict[str, float]:

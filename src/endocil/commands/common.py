@@ -1,5 +1,6 @@
 """What several commands share: arguments, the console, new folders, and how an error ends a command."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
+
+from endocil.devices import leads
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,20 +25,28 @@ Overrides = Annotated[
 Output = Annotated[
     Path | None, typer.Option("-o", "--output", help="Folder of the run; must be new or empty.")
 ]
+Devices = Annotated[
+    int, typer.Option("--devices", min=1, help="Processes on this machine, one for each device.")
+]
+Nodes = Annotated[
+    int, typer.Option("--nodes", min=1, help="Machines, each with as many devices (see docs/scale.md).")
+]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 Ledger = Annotated[Path, typer.Option("--ledger", help="Folder of the ledger.")]
 
 
 def fail(message: str, status: int = 1) -> NoReturn:
     """One line on standard error, and a non-zero exit."""
-    print(f"endocil: {' '.join(message.split())}", file=sys.stderr)
+    speaker = "endocil" if leads() else f"endocil, process {os.getpid()}"
+    print(f"{speaker}: {' '.join(message.split())}", file=sys.stderr)
     raise SystemExit(status)
 
 
 def console() -> "Console":
+    """Of several processes that learn together, one speaks."""
     from rich.console import Console
 
-    return Console()
+    return Console(quiet=not leads())
 
 
 def say(text: str) -> None:

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from endocil.commands.common import Output, Overrides, Run, Source, console, resumable, say
+from endocil.commands.common import Devices, Nodes, Output, Overrides, Run, Source, console, resumable, say
 from endocil.commands.ledger import add, completed
+from endocil.devices import leads
 from endocil.errors import EndocilError
 
 if TYPE_CHECKING:
@@ -21,32 +22,36 @@ def run(
         Path | None,
         typer.Option("--ledger", help="Add the results to this ledger; do nothing if they are there."),
     ] = None,
+    devices: Devices = 1,
+    nodes: Nodes = 1,
 ) -> None:
     """Learn a sequence of tasks and write results into a run folder."""
     from endocil.run_folder import new_folder
     from endocil.settings import load_settings
 
     settings = load_settings(source, changes or ())
-    if into is not None and _in_ledger(settings, into):
+    there = in_ledger(settings, into) if into is not None else None
+    if there is not None:
+        say(f"already in the ledger: {there}")
         return
     folder = output or new_folder(settings, Path(source).stem)
     with resumable(folder):
-        _run(settings, folder)
-    _print_results([folder])
-    if into is not None:
-        add([folder], into)
+        _run(settings, folder, devices, nodes)
+    if leads():
+        _print_results([folder])
+        if into is not None:
+            add([folder], into)
 
 
-def _in_ledger(settings: "Settings", into: Path) -> bool:
+def in_ledger(settings: "Settings", into: Path) -> Path | None:
+    """The ledger's file of a run with these settings, if there is one."""
     from endocil.assembly import complete
     from endocil.report import find_in_ledger
 
     found = find_in_ledger(completed(complete(settings)), into, complete=completed)
-    if found is None:
-        return False
-    _refuse_other_images(found, complete(settings))
-    say(f"already in the ledger: {found}")
-    return True
+    if found is not None:
+        _refuse_other_images(found, complete(settings))
+    return found
 
 
 def _refuse_other_images(entry: Path, settings: "Settings") -> None:
@@ -67,7 +72,9 @@ def _refuse_other_images(entry: Path, settings: "Settings") -> None:
         )
 
 
-def _run(settings: "Settings", folder: Path, *, resuming: bool = False) -> None:
+def _run(
+    settings: "Settings", folder: Path, devices: int = 1, nodes: int = 1, *, resuming: bool = False
+) -> None:
     from endocil import experiment
     from endocil.display import Display, plain_progress
 
@@ -75,10 +82,11 @@ def _run(settings: "Settings", folder: Path, *, resuming: bool = False) -> None:
     name = f"{settings.method.name.rpartition(':')[2]} seed {settings.seed}"
     with Display(screen, name) as display:
         progress = plain_progress(screen, "reading the data")
+        how = {"show": display, "progress": progress, "devices": devices, "nodes": nodes}
         if resuming:
-            experiment.resume(folder, show=display, progress=progress)
+            experiment.resume(folder, **how)  # type: ignore[arg-type]
         else:
-            experiment.run(settings, folder, show=display, progress=progress)
+            experiment.run(settings, folder, **how)  # type: ignore[arg-type]
 
 
 def _print_results(folders: list[Path], page: Path | None = None) -> None:
@@ -88,7 +96,7 @@ def _print_results(folders: list[Path], page: Path | None = None) -> None:
     say(f"page: {page or folders[0] / 'report.html'}")
 
 
-def resume(folder: Run) -> None:
+def resume(folder: Run, devices: Devices = 1, nodes: Nodes = 1) -> None:
     """Go on with a run that was stopped, exactly as if it had not been."""
     from endocil.run_folder import RunFolder
 
@@ -97,8 +105,9 @@ def resume(folder: Run) -> None:
     if here.finished():
         say(f"{folder} is finished; nothing to do")
     with resumable(folder):
-        _run(settings, folder, resuming=True)
-    _print_results([folder])
+        _run(settings, folder, devices, nodes, resuming=True)
+    if leads():
+        _print_results([folder])
 
 
 def demo(

@@ -42,17 +42,23 @@ class Augmentation:
                 f"augmentation: crop_scale is {self.crop_scale}; expected 0 < smallest <= largest <= 1"
             )
 
-    def __call__(self, pixels: Tensor, generator: torch.Generator) -> Tensor:
-        """(B, H, W, 3) uint8 -> (B, 3, H, W) float32, augmented and normalised."""
-        n, device = len(pixels), pixels.device
-        flipped = torch.rand(n, generator=generator) < self.flip  # (B,)
+    def __call__(
+        self, pixels: Tensor, generator: torch.Generator, *, start: int = 0, of: int | None = None
+    ) -> Tensor:
+        """(B, H, W, 3) uint8 -> (B, 3, H, W) float32, augmented and normalised.
+
+        `start`, `of`: these images are a share, from `start` on, of a batch of `of` images. Numbers are drawn for
+        the whole batch, so that an image looks the same whoever prepares it."""
+        n, device, whole = len(pixels), pixels.device, of or len(pixels)
+        mine = slice(start, start + n)
+        flipped = torch.rand(whole, generator=generator)[mine] < self.flip  # (B,)
         low = max(0.0, 1 - self.brightness)
-        factors = low + (1 + self.brightness - low) * torch.rand(n, generator=generator)  # (B,)
+        factors = low + (1 + self.brightness - low) * torch.rand(whole, generator=generator)[mine]  # (B,)
         values = _flip(pixels, flipped.to(device)).to(torch.float32)  # (B, H, W, 3)
         values.view(n, -1).mul_(factors.to(device)[:, None]).clamp_(max=255.0)
         if self.crop:
             height, width = pixels.shape[1:3]
-            values = _crop(values, draw_crops(n, height, width, self.crop_scale, generator))
+            values = _crop(values, draw_crops(whole, height, width, self.crop_scale, generator)[mine])
         return _normalise_in_place(values)
 
 

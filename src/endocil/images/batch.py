@@ -1,7 +1,8 @@
 """Sets of images to learn from, and the batches cut from them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -34,6 +35,23 @@ class Batch:
         seed, *place = self.key
         drawn = torch.rand(len(self.batch_labels), columns, generator=generator(int(seed), *place, purpose))
         return drawn[self.start : self.start + len(self)].to(self.images.device)
+
+    def pieces(self, n: int) -> "tuple[Batch, ...]":
+        """Cut into at most n pieces of about the same size."""
+        if n == 1:
+            return (self,)
+        size = max(1, -(-len(self) // n))
+        return tuple(self._piece(start, size) for start in range(0, max(1, len(self)), size))
+
+    def _piece(self, start: int, size: int) -> "Batch":
+        mine = slice(start, start + size)
+        return replace(
+            self,
+            images=self.images[mine],
+            labels=self.labels[mine],
+            from_memory=self.from_memory[mine],
+            start=self.start + start,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,21 +115,52 @@ def training_batches(
     seed: int,
     key: Sequence[int | str],
     device: torch.device,
+    share: tuple[int, int] = (0, 1),
 ) -> Iterator[Batch]:
-    """One epoch: every image once, shuffled and (if at all) augmented by the numbers that belong to this key."""
+    """One epoch: every image once, shuffled and (if at all) augmented by the numbers that belong to this key.
+
+    `share` = (i, n): of every batch the i-th of n parts, which may be empty."""
     order = torch.randperm(len(images), generator=generator(seed, *key, "order"))
-    labels = images.labels
+    all_labels = images.labels
     for step, chosen in enumerate(cut(order, batch_size)):
-        pixels = images.images.gather(images.rows[chosen]).to(device)
+        mine = share_of(len(chosen), *share)
+        pixels = _moved(images.images.gather(images.rows[chosen[mine]]), device)
         if augmentation is None:
             picture = normalise(pixels)
         else:
-            picture = augmentation(pixels, generator(seed, *key, step, "augmentation"))
-        mine, known = labels[chosen].to(device), images.from_memory[chosen].to(device)
-        yield Batch(picture, mine, known, mine, known, (seed, *key, step))
+            random = generator(seed, *key, step, "augmentation")
+            picture = augmentation(pixels, random, start=mine.start, of=len(chosen))
+        labels, known = all_labels[chosen].to(device), images.from_memory[chosen].to(device)
+        yield Batch(picture, labels[mine], known[mine], labels, known, (seed, *key, step), mine.start)
+
+
+def ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+    """The same batches; on an accelerator, the next is prepared while this one trains.
+
+    On a CPU the same cores would do both, so nothing is gained there."""
+    if device.type == "cpu":
+        yield from batches
+        return
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(next, batches, None)
+        while (batch := waiting.result()) is not None:
+            waiting = pool.submit(next, batches, None)
+            yield batch
+
+
+def share_of(n: int, index: int, parts: int) -> slice:
+    """The place of part `index` when n things are shared evenly among `parts`."""
+    return slice(index * n // parts, (index + 1) * n // parts)
+
+
+def _moved(pixels: Tensor, device: torch.device) -> Tensor:
+    """To the device as bytes; from pinned memory a graphics card fetches them while it computes."""
+    if device.type == "cuda":
+        return pixels.pin_memory().to(device, non_blocking=True)
+    return pixels.to(device)
 
 
 def plain_batches(images: ImageSet, batch_size: int, device: torch.device) -> Iterator[Tensor]:
     """The images in their order, without augmentation: for features, scores and tests."""
     for rows in torch.split(images.rows, batch_size):
-        yield normalise(images.images.gather(rows).to(device))
+        yield normalise(_moved(images.images.gather(rows), device))

@@ -85,7 +85,8 @@ class BiC(Method):
         learn, held = self._divided(task, data)
         objective = moves.distilled(self, self.teacher, *moves.by_share(task, self.temperature))
         train = (*trained_parts(self.backbone), self.classifier)
-        first = Phase("train", learn, train, self.schedule(task), objective)
+        shared = moves.shared_first(task)
+        first = Phase("train", learn, train, self.schedule(task), objective, shared=shared)
         return (first, self._correcting(task, held)) if len(held) else (first,)
 
     def _correcting(self, task: Task, held: ImageSet) -> Phase:

@@ -66,7 +66,8 @@ class DER(Method):
 
         heads = (self.classifier,) if auxiliary is None else (self.classifier, auxiliary)
         train = (*self.branches.trained(self.backbone), *heads)
-        return (Phase("train", data.all, train, self.schedule(task), objective),)
+        shared = moves.shared_first(task)
+        return (Phase("train", data.all, train, self.schedule(task), objective, shared=shared),)
 
     def consolidate(self, task: Task, data: TaskData) -> None:
         if task.index > 0:

@@ -72,7 +72,9 @@ class DGR(Method):
         inverse = self.new_ratio == "inverse"
         rule = ReweightedGradient(self.classifier, task.n_old, slower=slower, inverse=inverse, clip=clip)
         objective = moves.distilled(self, self.teacher, classification, self._distilling(task, data))
-        return (Phase("train", data.all, train, self.schedule(task), objective, rule),)
+        name = f"{moves.PRIOR}, rows reweighted{', clipped' if clip else ''}"
+        shared = moves.shared_first(task, name)
+        return (Phase("train", data.all, train, self.schedule(task), objective, rule, shared=shared),)
 
     def consolidate(self, task: Task, data: TaskData) -> None:
         counts = data.new.counts(task.n_seen)
@@ -147,7 +149,7 @@ class ReweightedGradient(GradientRule):
         self.n_old, self.slower, self.inverse = n_old, slower, inverse
         self.register_buffer("gathered", torch.zeros_like(classifier.bias.detach()))
 
-    def collect(self, outcome: Outcome, n: int) -> dict[str, Tensor]:
+    def collect(self, outcome: Outcome, n: float) -> dict[str, Tensor]:
         return classifier_gradients(outcome, n)
 
     def apply(self, collected: Mapping[str, Tensor]) -> None:  # type: ignore[override]

@@ -53,6 +53,10 @@ class EndoCIL(ICaRL):
         self.beta, self.loss, self.gradients = beta, loss, gradients
         self.reduction, self.gamma_max = reduction, gamma_max
 
+    @property
+    def first_objective(self) -> str:
+        return super().first_objective if self.loss == "cross_entropy" else moves.PRIOR
+
     def classification(self, task: Task, counts: Tensor) -> Callable[[Tensor, Batch], Tensor]:
         if self.loss == "cross_entropy":
             return super().classification(task, counts)

@@ -35,8 +35,9 @@ class Finetune(Method):
         def objective(batch: Batch) -> Outcome:
             features = self.embed(batch.images)
             logits = self.classify(features)
-            losses = {"cross_entropy": cross_entropy(logits, batch.labels), **remembering(batch, logits)}
+            losses = {"classification": cross_entropy(logits, batch.labels), **remembering(batch, logits)}
             return Outcome(losses, logits, features)
 
         train = (*trained_parts(self.backbone), self.classifier)
-        return (Phase("train", data.new, train, self.schedule(task), objective),)
+        shared = moves.shared_first(task)
+        return (Phase("train", data.new, train, self.schedule(task), objective, shared=shared),)

@@ -85,7 +85,8 @@ class FOSTER(Method):
             return Outcome({"classification": loss}, logits, features)
 
         train = (*trained_parts(self.backbone), self.classifier)
-        return Phase("train", data.all, train, self.schedule(task), objective)
+        shared = moves.shared_first(task)
+        return Phase("train", data.all, train, self.schedule(task), objective, shared=shared)
 
     def _boosting(self, teacher: Boosted, task: Task, data: TaskData) -> Phase:
         counts = data.all.counts(task.n_seen)

@@ -46,6 +46,11 @@ class ICaRL(Method):
         self.teacher = moves.frozen_copy(self.backbone, self.classifier) if task.index > 0 else None
         super().grow(task)
 
+    @property
+    def first_objective(self) -> str:
+        """What the first task lowers, by name: methods of the same one share it."""
+        return moves.CROSS_ENTROPY
+
     def classification(self, task: Task, counts: Tensor) -> Callable[[Tensor, Batch], Tensor]:
         """The loss of the labels: logits and batch to one value per image."""
         return lambda logits, batch: functional.cross_entropy(logits, batch.labels, reduction="none")
@@ -62,4 +67,5 @@ class ICaRL(Method):
         objective = moves.distilled(self, self.teacher, self.classification(task, counts), distil)
         train = (*trained_parts(self.backbone), self.classifier)
         rule = self.gradient_rule(task, counts)
-        return (Phase("train", data.all, train, self.schedule(task), objective, rule),)
+        shared = moves.shared_first(task, self.first_objective)
+        return (Phase("train", data.all, train, self.schedule(task), objective, rule, shared=shared),)

@@ -79,7 +79,11 @@ class TaskData:
 
 @dataclass(frozen=True)
 class Phase:
-    """One stage of learning: train these modules on these images by lowering this objective."""
+    """One stage of learning: train these modules on these images by lowering this objective.
+
+    `shared` is a promise: the phase trains backbone and classifier alone, and what it makes of them depends on
+    the images, the network, the schedule and the seed, but on nothing else of the method (first_task.py).
+    """
 
     name: str
     images: ImageSet
@@ -88,6 +92,7 @@ class Phase:
     objective: Callable[[Batch], Outcome]
     gradients: GradientRule = field(default_factory=GradientRule)
     augmented: bool = True  # false: images as they are, as in a test
+    shared: str = ""  # a name: first tasks of the same name train backbone and classifier to the same bits
 
 
 class Method(nn.Module, ABC):

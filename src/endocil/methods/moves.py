@@ -12,6 +12,8 @@ from endocil.errors import EndocilError
 from endocil.losses import distillation
 from endocil.methods.method import Batch, Method, Outcome, Schedule, Task, TaskData
 
+# names of the objectives that first tasks share (Phase.shared)
+CROSS_ENTROPY, PRIOR = "cross-entropy", "cross-entropy with prior"
 PYCIL = Schedule(epochs=200, milestones=(60, 120, 170), weight_decay=5e-4, batch_size=128)  # its first task
 
 
@@ -88,6 +90,11 @@ def by_share(
         return share * distillation(logits, taught, temperature)
 
     return classification, distil
+
+
+def shared_first(task: Task, name: str = CROSS_ENTROPY) -> str:
+    """Phase.shared of a method whose first task is this objective and nothing more."""
+    return name if task.index == 0 else ""
 
 
 def old_share(task: Task) -> float:

@@ -38,7 +38,8 @@ class WA(Method):
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         objective = moves.distilled(self, self.teacher, *moves.by_share(task, self.temperature))
         train = (*trained_parts(self.backbone), self.classifier)
-        return (Phase("train", data.all, train, self.schedule(task), objective),)
+        shared = moves.shared_first(task)
+        return (Phase("train", data.all, train, self.schedule(task), objective, shared=shared),)
 
     def consolidate(self, task: Task, data: TaskData) -> None:
         if task.index > 0:

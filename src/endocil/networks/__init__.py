@@ -14,6 +14,7 @@ from endocil.networks.branches import LastBlocks, WholeBranches, side_by_side
 from endocil.networks.classifier import GrowingClassifier
 from endocil.networks.freezing import trained_parts
 from endocil.networks.resnet import ResNet, ResNet18, ResNet34, initialise
+from endocil.networks.shared_norm import share_batch_norm
 from endocil.networks.weights import load_weights
 from endocil.randomness import generator
 from endocil.registry import check_options, resolve
@@ -26,6 +27,8 @@ __all__ = [
     "ResNet",
     "WholeBranches",
     "build_backbone",
+    "compile_backbones",
+    "share_batch_norm",
     "side_by_side",
     "trained_parts",
 ]
@@ -59,3 +62,10 @@ def build_backbone(
     notes = load_weights(backbone, Path(weights).expanduser()) if weights else []
     freezing.freeze(backbone, freeze)
     return backbone, notes
+
+
+def compile_backbones(network: nn.Module) -> None:
+    """Let torch.compile translate every backbone in a network when it is next called; names and values stay."""
+    for module in network.modules():
+        if hasattr(module, "n_features") and module._compiled_call_impl is None:
+            module.compile()

@@ -90,12 +90,19 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that determine the result: all but [run]. Of data.root the last folder name stays, because
-    a data set named "folder" says nothing about which images were in it."""
+    """The settings that determine the result: all but [run], unless another part than the test part is evaluated.
+    Of data.root the last folder name stays, because a data set named "folder" says nothing about which images were
+    in it."""
     settled = flat(portable(settings))
     if "data.root" in settled:
         settled["data.root"] = last_name(settled["data.root"])
-    return {key: value for key, value in settled.items() if not key.startswith("run.")}
+    part = {} if evaluated_part(settings) == "test" else {"run.evaluate": evaluated_part(settings)}
+    return {key: value for key, value in settled.items() if not key.startswith("run.")} | part
+
+
+def evaluated_part(settings: Mapping[str, Any]) -> str:
+    """The part that was predicted: runs from before the setting was there predicted the test part."""
+    return str(settings.get("run", {}).get("evaluate", "test"))
 
 
 def digest(settings: Mapping[str, Any]) -> str:
@@ -144,7 +151,7 @@ def label(settings: Mapping[str, Any], keys: Collection[str] = ()) -> str:
     """The method's name and these settings: "endocil (loss=cross_entropy, select=mean)"."""
     name = str(settings["method"]["name"]).rpartition(":")[2]
     values = identity(settings)
-    keys = {*keys, *_evaluated_otherwise(settings)}
+    keys = {*keys, *_evaluated_otherwise(settings), "run.evaluate"}
     shown = [
         f"{_short(key)}={written(values[key], '+')}" for key in sorted(keys, key=_short) if key in values
     ]

@@ -13,7 +13,7 @@ from typing import Any
 
 from endocil.errors import EndocilError
 from endocil.files import write_atomically
-from endocil.report.grouping import data_label, digest, flat, identity, label, portable
+from endocil.report.grouping import data_label, digest, evaluated_part, flat, identity, label, portable
 from endocil.report.runs import Json, RunRecord, read_run
 
 LEDGER = Path("docs/results")
@@ -47,6 +47,11 @@ class Entry:
 def add_to_ledger(run_folder: Path, ledger_folder: Path = LEDGER) -> Path:
     """Store a finished run's small results and return the file; a run that is there already is refused."""
     record = read_run(run_folder)
+    if evaluated_part(record.settings) != "test":
+        raise EndocilError(
+            f"{run_folder} was evaluated on its {evaluated_part(record.settings)} part, for tuning; "
+            f"the ledger takes results on the test part alone"
+        )
     there = find_in_ledger(record.settings, ledger_folder)
     if there is not None:
         raise AlreadyInLedgerError(there)
@@ -133,8 +138,12 @@ def _without_confusions(head: Any) -> Any:
 
 
 def _measured(record: RunRecord) -> dict[str, Any]:
-    """Time of training, and memory and parameters where the run tells them."""
-    seconds = [event["seconds"] for event in record.events_of("epoch") if "seconds" in event]
+    """Time of training, and memory and parameters where the run tells them.
+
+    `seconds` are what the method costs; of these another run has spent `shared_seconds`, on a shared first task."""
+    timed = [event for event in record.events_of("epoch") if "seconds" in event]
+    seconds = [event["seconds"] for event in timed]
+    shared = sum(event["seconds"] for event in timed if event.get("shared"))
     learned = record.events_of("learned")
     costs = (
         {}
@@ -147,6 +156,7 @@ def _measured(record: RunRecord) -> dict[str, Any]:
     return {
         "seconds_per_epoch": round(sum(seconds) / len(seconds), 3) if seconds else None,
         "seconds": round(sum(seconds), 1) if seconds else None,
+        **({"shared_seconds": round(shared, 1)} if shared else {}),
         **costs,
     }
 

@@ -1,0 +1,171 @@
+"""endocil sweep and tune."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from endocil.commands.common import Overrides, console, fail, say
+from endocil.errors import EndocilError
+
+if TYPE_CHECKING:
+    from endocil.sweep.folder import SweepFolder
+    from endocil.sweep.plan import Planned
+    from endocil.sweep.running import How
+    from endocil.sweep.worker import Outcome
+
+SweepFileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A sweep file (docs/sweeps.md).")]
+Folder = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", help="Folder of the sweep, new or to go on with; runs/NAME if not given."),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", min=1, help="Runs at a time. Default: cores / threads of a run, or 1 on a GPU."
+    ),
+]
+Retries = Annotated[int, typer.Option("--retries", min=0, help="How often a failed run is tried again.")]
+NoShare = Annotated[bool, typer.Option("--no-share", help="Train the first task in every run anew.")]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="List the runs and what is done of them; run nothing.")
+]
+OnRay = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="auto|ADDRESS", help="On Ray: auto joins or starts it on this machine."),
+]
+Gpus = Annotated[float, typer.Option("--gpus-per-run", min=0.0, help="With --ray; 0.5: two runs on a GPU.")]
+Cpus = Annotated[float, typer.Option("--cpus-per-run", min=0.0, help="With --ray.")]
+
+
+def sweep(
+    file: SweepFileArgument,
+    changes: Overrides = None,
+    output: Folder = None,
+    workers: Workers = None,
+    retries: Retries = 1,
+    into: Annotated[
+        Path | None, typer.Option("--ledger", help="Add finished runs to this ledger; skip what is there.")
+    ] = None,
+    no_share: NoShare = False,
+    dry_run: DryRun = False,
+    ray: OnRay = None,
+    gpus: Gpus = 0.0,
+    cpus: Cpus = 1.0,
+) -> None:
+    """Run every combination of a sweep file; finished runs are skipped, unfinished ones go on."""
+    from endocil.sweep.cluster import Room
+    from endocil.sweep.file import read_sweep
+    from endocil.sweep.folder import SweepFolder
+    from endocil.sweep.plan import plan
+    from endocil.sweep.running import How
+
+    how = How(workers, retries, not no_share, ray, Room(cpus, gpus))
+    asked = read_sweep(file)
+    if asked.search:
+        raise EndocilError(
+            f"{file} has a [search] table, which 'endocil tune' takes; a sweep has [vary] alone"
+        )
+    folder, runs = SweepFolder(output or Path("runs", file.stem)), plan(asked, file.parent, changes or ())
+    kept = _kept(runs, into)
+    if dry_run:
+        _list(folder, runs, kept)
+        return
+    failed = _run_all(folder, [one for one in runs if one.digest not in kept], how, into)
+    _show_results(folder, runs)
+    _end(failed)
+
+
+def tune(
+    file: SweepFileArgument,
+    changes: Overrides = None,
+    output: Folder = None,
+    workers: Workers = None,
+    retries: Retries = 1,
+    no_share: NoShare = False,
+    dry_run: DryRun = False,
+    ray: OnRay = None,
+    gpus: Gpus = 0.0,
+    cpus: Cpus = 1.0,
+) -> None:
+    """Search settings by the validation part alone; writes best.toml, which 'endocil run' takes."""
+    from endocil.sweep import tuning
+    from endocil.sweep.cluster import Room
+    from endocil.sweep.file import read_sweep
+    from endocil.sweep.folder import SweepFolder
+    from endocil.sweep.plan import plan
+    from endocil.sweep.running import How
+
+    how = How(workers, retries, not no_share, ray, Room(cpus, gpus))
+    asked = read_sweep(file)
+    tuning.head_and_metric(asked.metric)
+    validating = [*(changes or ()), "run.evaluate=validation"]
+    runs = plan(asked, file.parent, validating, tuning.points(asked))
+    tuning.refuse_without_validation(runs)
+    folder = SweepFolder(output or Path("runs", file.stem))
+    if dry_run:
+        _list(folder, runs, {})
+        return
+    failed = _run_all(folder, runs, how, None)
+    _show_ranking(folder, runs, asked.metric)
+    _end(failed)
+
+
+def _kept(runs: "list[Planned]", into: Path | None) -> dict[str, Path]:
+    """Which runs the ledger has, by digest."""
+    from endocil.commands.runs import in_ledger
+
+    found = {} if into is None else {one.digest: in_ledger(one.settings, into) for one in runs}
+    return {digest: entry for digest, entry in found.items() if entry is not None}
+
+
+def _list(folder: "SweepFolder", runs: "list[Planned]", kept: dict[str, Path]) -> None:
+    for one in runs:
+        say(f"{one.name}: {'in the ledger' if one.digest in kept else folder.state(one)}")
+    say(f"{len(runs)} runs")
+
+
+def _run_all(folder: "SweepFolder", runs: "list[Planned]", how: "How", into: Path | None) -> "list[Outcome]":
+    """What failed; Ctrl-C stops the runs and says how to go on."""
+    from endocil.commands.ledger import add
+    from endocil.sweep.running import run_all
+
+    def keep(run: Path) -> None:
+        if into is not None:
+            add([run], into)
+
+    try:
+        return run_all(folder, runs, how, console(), keep)
+    except KeyboardInterrupt:
+        fail("stopped; nothing up to the runs' last checkpoints is lost. Go on with the same command", 130)
+
+
+def _show_results(folder: "SweepFolder", runs: "list[Planned]") -> None:
+    from endocil.report import comparison
+
+    records = folder.records(runs)
+    for source, finished in records.items():
+        say(f"\n{source}\n{comparison(finished).text()}")
+        say(folder.write_page(source, finished, alone=len(records) == 1))
+
+
+def _show_ranking(folder: "SweepFolder", runs: "list[Planned]", metric: str) -> None:
+    from endocil.files import write_atomically
+    from endocil.report import read_run
+    from endocil.sweep import tuning
+
+    done = {one.digest: read_run(folder.run(one).path) for one in runs if folder.run(one).finished()}
+    candidates = tuning.ranked(runs, done, metric)
+    table = tuning.table(candidates, metric)
+    say(f"\n{table.text()}")
+    write_atomically(folder.path / "tuning.csv", table.csv())
+    if candidates and candidates[0].mean is not None:
+        write_atomically(folder.path / "best.toml", candidates[0].settings().to_toml())
+        say(f"best settings: {folder.path / 'best.toml'}")
+
+
+def _end(failed: "list[Outcome]") -> None:
+    for one in failed:
+        say(f"failed: {one.job.name}: {one.error}; log: {one.job.log}")
+    if failed:
+        fail(f"{len(failed)} runs failed; the same command tries them again")

@@ -1,0 +1,82 @@
+"""What learns: a processor, a graphics card, or several of them on one or more machines.
+
+One process runs for each device. `devices` processes on each of `nodes` machines are started from here, or have been
+started by torchrun or Slurm: then their number is read from the environment.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from endocil.errors import EndocilError
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+STARTED_BY = {  # launcher -> (its sign, processes on this machine, machines)
+    "torchrun": ("TORCHELASTIC_RUN_ID", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
+    "Slurm": ("SLURM_PROCID", "SLURM_NTASKS_PER_NODE", "SLURM_NNODES"),
+}
+
+RANKS = ("RANK", "SLURM_PROCID", "LOCAL_RANK")  # torchrun's, Slurm's, and that of a process started by Fabric
+
+
+def leads() -> bool:
+    """Whether this process speaks and writes for all: known from the environment, before anything is set up."""
+    known = [os.environ[name] for name in RANKS if name in os.environ]
+    return not known or known[0] == "0"
+
+
+@contextmanager
+def learning_on(accelerator: str, devices: int = 1, nodes: int = 1) -> Iterator["Fabric"]:
+    """Fabric on these devices, with all its processes running."""
+    import torch.distributed
+
+    fabric = _start(accelerator, devices, nodes)
+    try:
+        yield fabric
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+def _start(accelerator: str, devices: int, nodes: int) -> "Fabric":
+    from lightning_fabric import Fabric
+
+    devices, nodes = started(devices, nodes)
+    several: dict[str, Any] = {"strategy": "ddp", "num_nodes": nodes} if devices * nodes > 1 else {}
+    try:
+        fabric = Fabric(accelerator=accelerator, devices=devices, **several)
+        if several:
+            fabric.launch()
+    except (ValueError, RuntimeError) as error:
+        asked = f"with {devices} devices on {nodes} machines" if several else "here"
+        raise EndocilError(f"run.accelerator '{accelerator}' cannot be used {asked}: {error}") from error
+    return fabric
+
+
+def started(devices: int, nodes: int) -> tuple[int, int]:
+    """How many devices on how many machines: as asked for, or as a launcher has started them."""
+    if devices < 1 or nodes < 1:
+        raise EndocilError(
+            f"{devices} devices on {nodes} machines were asked for; expected 1 or more of each"
+        )
+    for launcher, (sign, here, machines) in STARTED_BY.items():
+        if sign not in os.environ or here not in os.environ:
+            continue  # an interactive Slurm shell has no tasks per machine: there one starts processes as usual
+        found = _number(here), _number(machines)
+        if (devices, nodes) not in ((1, 1), found):
+            raise EndocilError(
+                f"{devices} devices on {nodes} machines were asked for, but {launcher} has started {found[0]} "
+                f"processes on each of {found[1]}; leave --devices and --nodes out, or ask for as many"
+            )
+        return found
+    return devices, nodes
+
+
+def _number(name: str) -> int:
+    text = os.environ.get(name, "1")
+    if not text.isdigit() or int(text) < 1:
+        raise EndocilError(f"the environment variable {name} is '{text}'; expected a number of 1 or more")
+    return int(text)

@@ -1,0 +1,79 @@
+"""The runs of a sweep on Ray: the same worker as on this machine, wherever there is room for it.
+
+A run whose Ray worker dies is started again by Ray and goes on from its last checkpoint.
+"""
+
+import logging
+import os
+from collections import deque
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from endocil.errors import EndocilError
+from endocil.sweep.worker import Job, Outcome, work
+
+DEATHS = 3  # of its Ray worker that a run survives
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a run takes of the cluster; several runs share a GPU where each takes a part of one."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+
+def on_ray(
+    jobs: Sequence[Job], address: str, room: Room, retries: int, workers: int | None = None
+) -> Generator[Outcome | None, None, None]:
+    """Outcomes as they come, and None from time to time. Closing the iterator stops the runs."""
+    ray = _connected(address)
+    try:
+        _refuse_too_much(ray, room)
+        task = ray.remote(work).options(num_cpus=room.cpus, num_gpus=room.gpus, max_retries=DEATHS)
+        left = deque(jobs)
+        running: dict[Any, Job] = {}
+        while left or running:
+            while left and len(running) < (workers or len(jobs)):
+                job = left.popleft()
+                running[task.remote(job, retries)] = job
+            done, _ = ray.wait(list(running), timeout=0.5)
+            for one in done:
+                yield _outcome(ray, one, running.pop(one))
+            yield None
+    finally:
+        ray.shutdown()  # its workers end, and with them the runs (child.py)
+
+
+def _connected(address: str) -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anyone
+    try:
+        import ray  # type: ignore[import-not-found,unused-ignore]
+    except ImportError as error:
+        raise EndocilError("--ray needs the package ray: pip install 'endocil[ray]'") from error
+    quiet: Any = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        # without an address Ray joins a cluster that runs on this machine, or else starts one
+        ray.init(address=None if address == "auto" else address, **quiet)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise EndocilError(f"--ray {address}: {str(error).splitlines()[0]}") from error
+    return ray
+
+
+def _refuse_too_much(ray: Any, room: Room) -> None:
+    """A run that fits nowhere would wait for ever."""
+    there = ray.cluster_resources()
+    for name, key, wanted in (("cpus", "CPU", room.cpus), ("gpus", "GPU", room.gpus)):
+        if wanted > there.get(key, 0.0):
+            raise EndocilError(
+                f"--{name}-per-run is {wanted:g}, but the cluster has {there.get(key, 0.0):g} in all; ask for less"
+            )
+
+
+def _outcome(ray: Any, done: Any, job: Job) -> Outcome:
+    try:
+        found: Outcome = ray.get(done)
+    except ray.exceptions.RayError as error:
+        return Outcome(job, 0.0, f"its Ray worker died {1 + DEATHS} times: {str(error).splitlines()[0]}")
+    return found

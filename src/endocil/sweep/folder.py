@@ -1,0 +1,71 @@
+"""The folder of a sweep: a folder for each run, their settings and logs, the first tasks they share, and the pages."""
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from endocil.errors import EndocilError
+from endocil.files import write_atomically
+from endocil.report import RunRecord, read_run, write_page
+from endocil.run_folder import RunFolder
+from endocil.settings import load_settings
+from endocil.sweep.plan import Planned, override
+from endocil.sweep.worker import Job
+
+
+@dataclass(frozen=True)
+class SweepFolder:
+    path: Path
+
+    def run(self, planned: Planned) -> RunFolder:
+        """A run is known by its digest: it keeps its folder when the sweep file changes and names others."""
+        there = [*sorted(self.path.glob(f"*-{planned.digest}")), self.path / planned.name]
+        return RunFolder(there[0])
+
+    def state(self, planned: Planned) -> str:
+        run = self.run(planned)
+        if run.finished():
+            return "finished"
+        return "unfinished" if (run.path / "settings.toml").exists() else "new"
+
+    def job(self, planned: Planned, *, share: bool) -> Job:
+        """Write what a worker needs. Paths are whole, so that they mean the same on every machine."""
+        whole, settings = self.path.resolve(), planned.settings
+        if share and settings.run.first_tasks is None:
+            settings = load_settings(settings, [override("run.first_tasks", str(whole / "first-tasks"))])
+        text, file = settings.to_toml(), whole / "logs" / f"{planned.name}.toml"
+        write_atomically(file, text)
+        return Job(
+            name=planned.name,
+            folder=whole / self.run(planned).path.name,
+            settings=file,
+            log=file.with_suffix(".log"),
+            here=Path.cwd(),
+            environment=_variables(text),
+        )
+
+    def records(self, runs: Iterable[Planned]) -> dict[str, list[RunRecord]]:
+        """The finished runs by the settings that they come from."""
+        found: dict[str, list[RunRecord]] = {}
+        for one in runs:
+            if self.run(one).finished():
+                found.setdefault(one.source, []).append(read_run(self.run(one).path))
+        return found
+
+    def write_page(self, source: str, records: Sequence[RunRecord], *, alone: bool) -> str:
+        """One page for each data set; returns where it is, or why there is none."""
+        page = self.path / ("report.html" if alone else f"report-{source}.html")
+        try:
+            write_page(records, page, title=f"endocil sweep {self.path.resolve().name}: {source}")
+        except EndocilError as error:  # what varies may be the classes or the split
+            return f"no page for {source}: {error}"
+        return f"page: {page}"
+
+
+def _variables(settings: str) -> dict[str, str]:
+    """The variables of the environment that settings name, and where decoded images are kept: a worker on another
+    machine must know them too."""
+    names = {*re.findall(r"\$\{?(\w+)", settings), "ENDOCIL_CACHE"}
+    return {name: os.environ[name] for name in sorted(names) if name in os.environ}

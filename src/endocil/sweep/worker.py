@@ -1,0 +1,128 @@
+"""One run of a sweep in a process of its own: started or resumed, tried again, and never able to harm the others."""
+
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from endocil.run_folder import RunFolder
+
+BEGUN = (
+    "split.csv",
+    "leaks.json",
+    "environment.json",
+)  # what a run writes before settings.toml makes it a run
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs to know; it may be on another machine that shares the file system."""
+
+    name: str
+    folder: Path  # of the run
+    settings: Path
+    log: Path
+    here: Path  # the folder that relative paths in the settings start from
+    environment: Mapping[str, str] = field(default_factory=dict)  # variables that the settings name
+
+
+@dataclass(frozen=True)
+class Outcome:
+    job: Job
+    seconds: float
+    error: str = ""  # empty: finished
+
+
+def work(job: Job, retries: int, stopped: Callable[[], bool] = lambda: False) -> Outcome:
+    """Run to the end, from the last checkpoint where there is one; a failed run is tried again."""
+    began = time.monotonic()
+    if not job.settings.is_file():
+        error = (
+            f"{job.settings} cannot be seen on {platform.node()}: the folder must be shared by all machines"
+        )
+        return Outcome(job, 0.0, error)
+    status = None
+    for attempt in range(1 + retries):
+        if stopped() or status == 0:
+            break
+        status = _attempt(job, attempt, stopped)
+    seconds = time.monotonic() - began
+    finished = status == 0 and RunFolder(job.folder).finished()
+    return Outcome(job, seconds, "" if finished else _last_words(job.log, status))
+
+
+def _attempt(job: Job, attempt: int, stopped: Callable[[], bool]) -> int:
+    _wait_until_free(job.folder)
+    job.log.parent.mkdir(parents=True, exist_ok=True)
+    with job.log.open("ab") as log:
+        log.write(f"-- attempt {attempt + 1}\n".encode())
+        log.flush()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "endocil.sweep.child", *_command(job)],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=job.here,
+            env={**os.environ, **job.environment},
+            start_new_session=True,  # Ctrl-C in the terminal comes to the sweep alone, which then ends its runs
+        )
+        try:
+            while process.poll() is None and not stopped():
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(0.2)
+        finally:
+            _end(process)
+        return process.returncode
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Closing its input tells a run to stop (child.py)."""
+    if process.stdin is not None:
+        process.stdin.close()
+    try:
+        process.wait(20.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _command(job: Job) -> list[str]:
+    if (job.folder / "settings.toml").exists():
+        return ["resume", str(job.folder)]
+    for name in BEGUN:  # a run that was killed before it began leaves a folder that `run` would refuse
+        (job.folder / name).unlink(missing_ok=True)
+    for path in job.folder.glob(".*.tmp"):
+        path.unlink(missing_ok=True)
+    return ["run", str(job.settings), "-o", str(job.folder)]
+
+
+def _wait_until_free(folder: Path, seconds: float = 30.0) -> None:
+    """A run whose worker was killed may still be about to stop."""
+    lock = folder / ".lock"
+    if sys.platform == "win32" or not lock.exists():
+        return
+    import fcntl
+
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        with lock.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                time.sleep(0.1)
+
+
+def _last_words(log: Path, status: int | None) -> str:
+    """The last line of a run that failed: its own error, or how its process ended."""
+    if status is None:
+        return "stopped before it began"
+    if status < 0:
+        return f"its process was killed by signal {-status}"
+    lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+    return lines[-1].removeprefix("endocil: ") if lines else f"ended with status {status}"

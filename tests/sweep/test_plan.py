@@ -1,0 +1,197 @@
+"""From a sweep file to its runs: every combination once, whatever the way it is written."""
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import tomli_w
+from small import SMALL, write_sweep
+
+from endocil import EndocilError
+from endocil.methods import METHODS, method_class
+from endocil.sweep.file import read_sweep
+from endocil.sweep.local import default_workers
+from endocil.sweep.plan import Planned, plan
+from endocil.sweep.tuning import points
+
+HOME = Path(__file__).parents[2]
+
+
+def planned(folder: Path, *overrides: str, **content: object) -> list[Planned]:
+    file = write_sweep(folder, **content)
+    return plan(read_sweep(file), file.parent, overrides)
+
+
+def test_every_combination_is_run_once_and_a_method_without_memory_once_for_all_buffers(
+    tmp_path: Path,
+) -> None:
+    student = {"name": "foster", "evaluate": "student"}
+    runs = planned(
+        tmp_path,
+        set={"train.epochs": 3},
+        vary={"seed": [0, 1], "memory.per_class": [3, 4, 5], "method": ["finetune", "icarl", student]},
+    )
+    counts = Counter(one.settings.method.name for one in runs)
+    assert counts == {"finetune": 2, "icarl": 6, "foster": 6}
+    assert all(one.settings.method.options["evaluate"] == "student" for one in runs if "foster" in one.name)
+    assert all(one.settings.train.epochs == 3 for one in runs)
+    assert len({one.name for one in runs}) == len(runs) == 14
+    assert [one.name.rpartition("-")[0] for one in runs if one.settings.method.name == "finetune"] == [
+        "tiny-finetune-per_class-3-seed0",
+        "tiny-finetune-per_class-3-seed1",
+    ]
+
+
+def test_a_dotted_key_means_the_same_quoted_or_not_and_lists_and_tables_are_values(tmp_path: Path) -> None:
+    quoted = planned(tmp_path, set={"data.size": 32}, vary={"memory.per_class": [3, 4]})
+    nested = planned(tmp_path, set={"data": {"size": 32}}, vary={"memory": {"per_class": [3, 4]}})
+    assert [one.name for one in quoted] == [one.name for one in nested]
+    runs = planned(
+        tmp_path, vary={"scenario.increments": [[3, 2], [2, 2, 1]], "train": [{"epochs": 3, "flip": 0.0}]}
+    )
+    assert [one.settings.scenario.increments for one in runs] == [(3, 2), (2, 2, 1)]
+    assert all((one.settings.train.epochs, one.settings.train.flip) == (3, 0.0) for one in runs)
+
+
+def test_the_command_line_has_the_last_word_and_the_same_experiment_is_never_run_twice(
+    tmp_path: Path,
+) -> None:
+    assert len(planned(tmp_path, "seed=7", vary={"seed": [0, 1, 2]})) == 1
+    again = planned(tmp_path, vary={"seed": [0, 1]}, also=[{"vary": {"seed": [1, 2]}}, {"set": {"seed": 2}}])
+    assert sorted(one.settings.seed for one in again) == [0, 1, 2]
+
+
+def test_further_blocks_have_their_own_settings_and_what_is_common(tmp_path: Path) -> None:
+    (tmp_path / "other.toml").write_text(tomli_w.dumps({**SMALL, "seed": 5}))
+    runs = planned(
+        tmp_path,
+        set={"train.epochs": 4},
+        also=[{"vary": {"seed": [0, 1]}}, {"settings": ["other.toml", "smoke"], "set": {"data.size": 32}}],
+    )
+    assert [(one.source, one.settings.seed) for one in runs] == [
+        ("tiny", 0),
+        ("tiny", 1),
+        ("other", 5),
+        ("smoke", 0),
+    ]
+    assert {one.settings.train.epochs for one in runs} == {4}
+
+
+def test_a_run_keeps_its_name_whatever_else_is_in_the_file(tmp_path: Path) -> None:
+    (few,) = planned(tmp_path, vary={"method": ["icarl"]})
+    many = planned(tmp_path, vary={"method": ["icarl", "wa"], "seed": [0, 1], "memory.per_class": [4, 5]})
+    assert few.digest in {one.digest for one in many}
+
+
+def test_runs_that_begin_together_seldom_wait_for_the_same_first_task(tmp_path: Path) -> None:
+    runs = planned(tmp_path, vary={"method": ["icarl", "wa", "finetune"], "seed": [0, 1, 2]})
+    assert [one.settings.seed for one in runs] == [0, 1, 2] * 3
+    assert len({one.start for one in runs[:3]}) == 3
+
+
+def test_a_run_takes_one_thread_unless_told_and_as_many_run_as_have_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "free.toml").write_text(tomli_w.dumps({**SMALL, "run": {}}))
+    one = planned(tmp_path, settings="free.toml")
+    two = planned(tmp_path, "run.threads=2", settings="free.toml")
+    assert (one[0].settings.run.threads, two[0].settings.run.threads) == (1, 2)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)), raising=False)
+    assert (default_workers(one), default_workers(two)) == (8, 4)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"varied": {}}, ["unknown key 'varied'", "known: also, metric, samples"]),
+        ({"also": [{"varied": {}}]}, ["unknown key 'also.0.varied'", "known: set, settings, vary"]),
+        ({"vary": {"seed": 3}}, ["vary.seed: input should be a valid list, got 3"]),
+        ({"vary": {"seed": []}}, ["vary.seed is an empty list"]),
+        ({"vary": {"method": [3]}}, ["'method' takes a name or a table of settings, got 3"]),
+        ({"vary": {"method": ["icarll"]}}, ["unknown method.name 'icarll'", "known: bic"]),
+        ({"set": {"train.epoch": 3}}, ["unknown train key 'epoch'", "known: batch_size"]),
+        ({"settings": "nothing"}, ["no settings called", "nothing"]),
+        ({"settings": []}, ["names no settings"]),
+        ({"search": {"seed": {"low": 3, "high": 1}}}, ["low must lie below high"]),
+    ],
+)
+def test_what_is_wrong_in_a_sweep_file_is_named(tmp_path: Path, content: dict, words: list[str]) -> None:
+    with pytest.raises(EndocilError) as found:
+        planned(tmp_path, **content)
+    assert all(word in str(found.value) for word in words), found.value
+
+
+def test_a_search_is_the_whole_grid_or_a_seeded_draw(tmp_path: Path) -> None:
+    lists = {"train.epochs": [1, 2], "train.flip": [0.0, 0.5]}
+    grid = points(read_sweep(write_sweep(tmp_path, search=lists)))
+    assert len(grid) == 4
+    ranges = {
+        "train.learning_rate": {"low": 0.001, "high": 1.0, "log": True},
+        "train.epochs": {"low": 2, "high": 9},
+        "train.flip": [0.0, 0.5],
+    }
+    file = write_sweep(tmp_path, search=ranges, samples=200)
+    drawn = points(read_sweep(file))
+    assert drawn == points(read_sweep(file))
+    assert drawn != points(read_sweep(write_sweep(tmp_path, search=ranges, samples=200, sampling_seed=1)))
+    rates = [point["train.learning_rate"] for point in drawn]
+    assert all(0.001 <= rate <= 1.0 for rate in rates)
+    assert 60 < sum(rate < 0.0316 for rate in rates) < 140  # half of the decades, not half of the numbers
+    assert {point["train.epochs"] for point in drawn} == set(range(2, 10))
+    with pytest.raises(EndocilError, match="say how many points to draw"):
+        points(read_sweep(write_sweep(tmp_path, search=ranges)))
+
+
+def counted(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Planned]:
+    for variable in ("HYPER_KVASIR", "GASTROVISION", "KVASIR_CAPSULE", "CAPSULE_VISION", "HYPER_KVASIR_PART"):
+        monkeypatch.setenv(variable, "/nowhere")
+    file = HOME / "experiments" / name
+    return plan(read_sweep(file), file.parent)
+
+
+def test_table_2_is_every_method_on_the_four_data_sets_with_three_buffers_and_seeds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs = counted("table2.toml", monkeypatch)
+    without = [name for name in METHODS if not method_class(name).replay]
+    replay = len(METHODS) - len(without) + 1  # FOSTER's student beside its teacher
+    assert len(runs) == (len(without) + replay * 3) * 4 * 3 == 408
+    assert {one.settings.method.name for one in runs} == set(METHODS)
+    assert {one.settings.memory.per_class for one in runs} == {30, 40, 50}
+    assert {one.settings.seed for one in runs} == {0, 1, 2}
+    assert len({one.source for one in runs}) == 4
+    assert {(one.settings.train.epochs, one.settings.data.size) for one in runs} == {(100, 256)}
+
+
+def test_the_ablation_exchanges_each_of_three_components(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = counted("ablation.toml", monkeypatch)
+    assert len(runs) == 2 * 2 * 2 * 3
+    parts = {
+        (
+            one.settings.memory.select,
+            one.settings.method.options["loss"],
+            one.settings.method.options["gradients"],
+        )
+        for one in runs
+    }
+    assert len(parts) == 8
+    assert {one.settings.memory.per_class for one in runs} == {30}
+
+
+def test_the_sweep_of_the_subset_is_what_the_ledger_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    from endocil.commands.ledger import completed
+    from endocil.report import read_ledger
+    from endocil.report.grouping import identity
+
+    runs = counted("hyper-kvasir-part-sweep.toml", monkeypatch)
+    assert len(runs) == 9 + 1 + 3 * (3 + 8)
+    ledger = [identity(one.settings) for one in read_ledger(HOME / "docs" / "results", complete=completed)]
+    missing = [one.name for one in runs if identity(completed(one.settings)) not in ledger]
+    assert missing == []
+
+
+def test_the_small_sweep_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = counted("smoke-sweep.toml", monkeypatch)
+    assert len(runs) == 10
+    assert {one.settings.data.name for one in runs} == {"synthetic"}

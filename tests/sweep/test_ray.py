@@ -1,0 +1,75 @@
+"""A sweep on Ray: a run's process and a Ray worker are killed, and every run finishes with the results of a local sweep."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from small import command, endocil, results, runs_in, write_sweep
+
+pytest.importorskip("ray", reason="the package ray is not installed")
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks processes up in /proc")
+
+
+def run_processes(folder: Path) -> dict[int, int]:
+    """The processes of the sweep's runs and their parents, which are Ray workers."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            typed = (process / "cmdline").read_bytes().decode().split("\0")
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError):  # it has ended
+            continue
+        if "endocil.sweep.child" in typed and any(one.startswith(str(folder)) for one in typed):
+            found[int(process.name)] = parent
+    return found
+
+
+def test_a_ray_sweep_survives_a_killed_run_and_a_killed_worker_with_the_results_of_a_local_one(
+    tmp_path: Path,
+) -> None:
+    methods = ["icarl", "endocil"]
+    file = write_sweep(
+        tmp_path,
+        set={"train.epochs": 8, "run.checkpoint_seconds": 0.0},
+        vary={"method": methods, "seed": [0, 1]},
+    )
+    folder = tmp_path / "on-ray"
+    typed = command("sweep", file, "-o", folder, "--ray", "auto", "--workers", "2", "--retries", "1")
+    sweep = subprocess.Popen(typed, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    killed, deadline = 0, time.monotonic() + 150
+    while killed < 2:
+        assert sweep.poll() is None, sweep.communicate()[0]
+        assert time.monotonic() < deadline
+        begun = [path for path in folder.glob("*/events.jsonl") if '"epoch"' in path.read_text()]
+        there = run_processes(folder)
+        if len(begun) > killed and there:
+            process, worker = sorted(there.items())[0]
+            os.kill((process, worker)[killed], signal.SIGKILL)
+            killed += 1
+            while process in run_processes(folder):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        time.sleep(0.02)
+    said, _ = sweep.communicate(timeout=200)
+    assert sweep.returncode == 0, said
+    assert "4 finished, 0 left" in said
+    attempts = "".join(path.read_text() for path in (folder / "logs").glob("*.log")).count("-- attempt")
+    assert attempts >= 4 + killed, "nothing was started again"
+    assert run_processes(folder) == {}
+
+    local = endocil("sweep", file, "-o", tmp_path / "local", "--workers", "2")
+    assert local.returncode == 0, local.stderr
+    assert len(runs_in(folder)) == 4
+    assert results(folder) == results(tmp_path / "local")
+    assert len(results(folder)) == 4 * (1 + 3 + 3)
+
+
+def test_what_ray_cannot_do_is_one_line(tmp_path: Path) -> None:
+    file = write_sweep(tmp_path)
+    nowhere = endocil("sweep", file, "-o", tmp_path / "out", "--gpus-per-run", "1")
+    assert "are for --ray" in nowhere.stderr
+    assert nowhere.returncode == 1

@@ -1,0 +1,195 @@
+"""`endocil sweep`: runs in processes of their own, failures that harm nobody, and interruptions that cost nothing."""
+
+import fcntl
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from small import SMALL, command, endocil, results, runs_in, write_sweep
+
+from endocil import run
+from endocil.sweep.local import on_this_machine
+from endocil.sweep.progress import Board, Watch
+from endocil.sweep.worker import Job, Outcome, work
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and locks of POSIX")
+
+
+def alone(folder: Path, name: str, **changes: object) -> dict[str, bytes]:
+    """The same experiment without a sweep, under the name that the sweep gave it."""
+    run({**SMALL, **changes}, folder / name)
+    return {key: value for key, value in results(folder).items() if key.startswith(name)}
+
+
+def test_failed_runs_are_tried_again_and_reported_the_others_finish_and_are_not_repeated(
+    tmp_path: Path,
+) -> None:
+    wrong = {"name": "icarl", "distil": -1.0}
+    file = write_sweep(tmp_path, vary={"method": ["icarl", wrong, "finetune"], "memory.per_class": [4]})
+    folder, ledger = tmp_path / "out", tmp_path / "ledger"
+    first = endocil("sweep", file, "-o", folder, "--ledger", ledger, "--workers", "2")
+    assert first.returncode == 1
+    assert first.stderr.strip() == "endocil: 1 runs failed; the same command tries them again"
+    (told,) = [line for line in first.stdout.splitlines() if line.startswith("failed: ")]
+    assert "method.distil is -1.0; expected a number of 0 or more" in told
+    log = Path(told.rpartition("log: ")[2])
+    assert log.read_text().count("-- attempt") == 2
+    assert "Traceback" not in log.read_text()
+    assert len(runs_in(folder)) == 2
+    assert len(list(ledger.glob("*.json"))) == 2
+    assert (folder / "report.html").stat().st_size > 1000
+    (icarl,) = folder.glob("*-icarl-per_class-4-*")
+    assert alone(tmp_path / "alone", icarl.name, method={"name": "icarl"}).items() <= results(folder).items()
+
+    listed = endocil("sweep", file, "-o", folder, "--dry-run").stdout
+    assert [line.rpartition(": ")[2] for line in listed.splitlines()] == [
+        "finished",
+        "new",
+        "finished",
+        "3 runs",
+    ]
+    before = results(folder)
+    again = endocil("sweep", file, "-o", folder, "--retries", "0")
+    assert again.returncode == 1
+    assert "3 runs, 2 of them finished before" in again.stdout
+    assert log.read_text().count("-- attempt") == 3
+    assert results(folder) == before
+    kept = endocil("sweep", file, "-o", tmp_path / "elsewhere", "--ledger", ledger, "--dry-run").stdout
+    assert kept.count("in the ledger") == 2
+
+
+def stopped(folder: Path) -> bool:
+    """No process works on any of the runs."""
+    for lock in folder.glob("*/.lock"):
+        with lock.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                return False
+    return True
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_sweep_leaves_no_process_behind_and_the_same_command_goes_on(
+    how: signal.Signals, tmp_path: Path
+) -> None:
+    epochs = {**SMALL["train"], "epochs": 12}
+    file = write_sweep(
+        tmp_path, set={"train.epochs": 12, "run.checkpoint_seconds": 0.0}, vary={"seed": [3, 4]}
+    )
+    typed = command("sweep", file, "-o", tmp_path / "out", "--workers", "2")
+    sweep = subprocess.Popen(typed, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while sum('"epoch"' in path.read_text() for path in tmp_path.glob("out/*/events.jsonl")) < 1:
+        assert sweep.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.kill(sweep.pid, how)
+    _, said = sweep.communicate(timeout=60)
+    if how is signal.SIGINT:
+        assert sweep.returncode == 130
+        assert "Go on with the same command" in said
+        assert "Traceback" not in said
+    while not stopped(tmp_path / "out"):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert not list(tmp_path.glob("out/*/metrics.json")), "the runs ended before they were stopped"
+    assert endocil("sweep", file, "-o", tmp_path / "out").returncode == 0
+    names = runs_in(tmp_path / "out")
+    assert len(names) == 2
+    for seed, name in zip((3, 4), names, strict=True):
+        assert f"seed{seed}" in name
+    expected = alone(tmp_path / "alone", names[0], seed=3, train=epochs)
+    assert expected.items() <= results(tmp_path / "out").items()
+
+
+def job_in(folder: Path) -> Job:
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    return Job("one", folder / "one", folder / "logs" / "one.toml", folder / "logs" / "one.log", folder)
+
+
+def test_a_folder_that_a_machine_cannot_see_is_named(tmp_path: Path) -> None:
+    outcome = work(job_in(tmp_path), 1)
+    assert "the folder must be shared by all machines" in outcome.error
+
+
+def test_a_run_that_was_killed_before_it_began_is_begun_again(tmp_path: Path) -> None:
+    import tomli_w
+
+    job = job_in(tmp_path)
+    job.settings.write_text(tomli_w.dumps({**SMALL, "train": {**SMALL["train"], "epochs": 2}}))
+    job.folder.mkdir()
+    for name in ("split.csv", "leaks.json", ".split.csv.0.tmp"):
+        (job.folder / name).write_text("half")
+    (outcome,) = [one for one in on_this_machine([job], 1, 0) if one is not None]
+    assert outcome.error == ""
+    assert (job.folder / "metrics.json").exists()
+
+
+def write_events(job: Job, *events: dict) -> None:
+    job.folder.mkdir(parents=True, exist_ok=True)
+    rows = [f"i{i},c,{i // 6},train,," for i in range(8)]  # six images in task 0, two in task 1
+    (job.folder / "split.csv").write_text("\n".join(["image,class,task,part,group,source", *rows]) + "\n")
+    (job.folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+
+
+def epoch(task: int, index: int, **more: object) -> dict:
+    return {
+        "event": "epoch",
+        "task": task,
+        "phase": "train",
+        "epoch": index,
+        "epochs": 2,
+        "seconds": 3.0,
+        **more,
+    }
+
+
+def test_how_far_a_run_is_comes_from_its_events(tmp_path: Path) -> None:
+    job, begin = job_in(tmp_path), {"event": "task", "task": 0, "phases": [{"name": "train", "epochs": 2}]}
+    watch = Watch(job)
+    watch.look()
+    assert (watch.text, watch.share, watch.left) == ("starting", 0.0, None)
+    write_events(job, begin, epoch(0, 0))
+    watch.look()
+    assert watch.text == "task 0 train 1/2"
+    assert watch.share == pytest.approx(3 / 8)
+    assert watch.left == pytest.approx(3.0 * (5 / 8) / (3 / 8))
+    # what another run has trained is done, but says nothing of this run's speed
+    shared = [epoch(0, 0, shared=True, seconds=99.0), epoch(0, 1, shared=True, seconds=99.0)]
+    write_events(job, begin, *shared, {**begin, "task": 1}, epoch(1, 0))
+    watch.look()
+    assert watch.share == pytest.approx(7 / 8)
+    assert watch.left == pytest.approx(3.0)
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_board_tells_who_runs_how_far_and_what_is_left(tmp_path: Path, terminal: bool) -> None:
+    jobs = [replace(job_in(tmp_path / name), name=name) for name in ("first", "second", "third")]
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=terminal, width=120)
+    with Board(console, jobs, 2) as board:
+        for job in jobs[:2]:
+            job.log.write_text("-- attempt 1\n")
+            write_events(job, {"event": "task", "task": 0, "phases": [{"epochs": 2}]}, epoch(0, 0))
+        board.look()
+        if board.bar is not None:
+            board.bar.refresh()
+        assert set(board.running) == {"first", "second"}
+        board.ended(Outcome(jobs[0], 80.0))
+        board.ended(Outcome(jobs[1], 1.0, "no images"))
+        # one is left, of the length of the finished one, on two workers
+        assert board.seconds_left() == pytest.approx(40.0)
+    shown = screen.getvalue()
+    assert "first: finished in 1 min; 1 finished, 2 left" in shown
+    assert "second: failed (no images); 1 finished, 1 failed, 1 left, about 40 s" in shown
+    assert ("first: started" in shown) is not terminal
+    assert ("task 0 train 1/2" in shown) is terminal

@@ -1,0 +1,111 @@
+"""`endocil tune`: settings are chosen by the validation part, and the test part is never asked."""
+
+import csv
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from small import endocil, write_sweep
+
+from endocil import EndocilError, load_settings
+from endocil.report import add_to_ledger, label
+from endocil.sweep.file import read_sweep
+from endocil.sweep.plan import plan
+from endocil.sweep.tuning import points, ranked, table
+
+RATES = {"train.learning_rate": [0.1, 0.00001]}
+
+
+def images_of(files: list[Path], column: str = "image") -> set[str]:
+    return {row[column] for path in files for row in csv.DictReader(path.open(encoding="utf-8"))}
+
+
+def test_tuning_predicts_validation_images_alone_and_its_runs_stay_out_of_the_ledger(tmp_path: Path) -> None:
+    file = write_sweep(tmp_path, set={"scenario.validation": 0.3}, vary={"method": ["icarl"]}, search=RATES)
+    folder = tmp_path / "out"
+    done = endocil("tune", file, "-o", folder)
+    assert done.returncode == 0, done.stderr
+    runs = sorted(path.parent for path in folder.glob("*/metrics.json"))
+    assert len(runs) == 2
+    for one in runs:
+        rows = list(csv.DictReader((one / "split.csv").open(encoding="utf-8")))
+        part = {row["image"]: row["part"] for row in rows}
+        assert {"train", "validation", "test"} == set(part.values())
+        last = sorted(one.glob("predictions/*.csv"))[-1]
+        assert images_of([last]) == {image for image, which in part.items() if which == "validation"}
+        predicted = images_of([*one.glob("predictions/*.csv")]) | images_of([*one.glob("memory/*.csv")])
+        assert not predicted & {image for image, which in part.items() if which == "test"}
+        settings = load_settings(one / "settings.toml")
+        assert settings.run.evaluate == "validation"
+        assert "run.evaluate=validation" in label(settings.model_dump(mode="json"))
+        with pytest.raises(EndocilError, match="evaluated on its validation part, for tuning"):
+            add_to_ledger(one, tmp_path / "ledger")
+    assert not (tmp_path / "ledger").exists()
+
+    reached = {
+        load_settings(one / "settings.toml").train.learning_rate: json.loads(
+            (one / "metrics.json").read_text()
+        )["softmax"]["acc_avg"]
+        for one in runs
+    }
+    best = load_settings(folder / "best.toml")
+    assert best.train.learning_rate == max(reached, key=reached.__getitem__)
+    assert best.run.evaluate == "test"
+    assert best.run.first_tasks is None
+    assert 'evaluate = "validation"' not in (folder / "best.toml").read_text()
+    listed = list(csv.DictReader((folder / "tuning.csv").open(encoding="utf-8")))
+    assert [float(row["softmax.acc_avg"]) for row in listed] == sorted(reached.values(), reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"search": RATES}, "set scenario.validation to a share"),
+        ({}, "there is nothing to search"),
+        ({"search": RATES, "metric": "softmax.accuracy"}, "known: softmax.acc_last"),
+        (
+            {"search": RATES, "settings": ["tiny.toml", "smoke"], "set": {"scenario.validation": 0.2}},
+            "tune each data set alone",
+        ),
+    ],
+)
+def test_what_cannot_be_tuned_is_refused_with_the_way_out(tmp_path: Path, content: dict, words: str) -> None:
+    refused = endocil("tune", write_sweep(tmp_path, **content), "-o", tmp_path / "out")
+    assert refused.returncode == 1
+    assert len(refused.stderr.strip().splitlines()) == 1
+    assert words in refused.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_sweep_refuses_a_search_and_a_run_refuses_to_validate_without_images(tmp_path: Path) -> None:
+    refused = endocil("sweep", write_sweep(tmp_path, search=RATES), "-o", tmp_path / "out")
+    assert "'endocil tune' takes" in refused.stderr
+    unable = endocil(
+        "run", tmp_path / "tiny.toml", "-o", tmp_path / "run", "--set", "run.evaluate=validation"
+    )
+    assert unable.returncode == 1
+    assert "no image is in that part; set scenario.validation" in unable.stderr
+
+
+@pytest.mark.parametrize(("metric", "first"), [("softmax.acc_avg", 0.1), ("softmax.af", 0.001)])
+def test_candidates_are_ranked_by_the_mean_over_seeds_and_unfinished_ones_come_last(
+    tmp_path: Path, metric: str, first: float
+) -> None:
+    search = {"train.learning_rate": [0.001, 0.1, 0.5]}
+    file = write_sweep(tmp_path, vary={"seed": [0, 1]}, search=search)
+    asked = read_sweep(file)
+    runs = plan(asked, tmp_path, (), points(asked))
+    values = {0.001: (50.0, 52.0), 0.1: (90.0, 20.0), 0.5: (99.0, None)}
+    records = {
+        one.digest: SimpleNamespace(metrics={"softmax": {metric.partition(".")[2]: value}})
+        for one in runs
+        if (value := values[one.settings.train.learning_rate][one.settings.seed]) is not None
+    }
+    found = ranked(runs, records, metric)
+    order = [one.settings().train.learning_rate for one in found]
+    assert order == [first, *({0.1, 0.001} - {first}), 0.5]
+    assert found[-1].mean is None
+    text = table(found, metric).text()
+    assert "51.00 ± 1.41" in text
+    assert "99.00" not in text

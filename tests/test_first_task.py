@@ -1,0 +1,304 @@
+"""The first task is trained once: who may share it, and that sharing changes no bit of any result."""
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+import tomli_w
+import torch
+from life import ALL_METHODS, Life, differing, new_method
+from pictures import TINY, run_files
+from torch.nn import functional
+
+import endocil
+from endocil import EndocilError
+from endocil.first_task import FirstTasks, digest_of, network_of
+from endocil.images.cache import Images
+from endocil.losses import Outcome
+from endocil.methods.icarl import ICaRL
+from endocil.methods.method import Phase
+from endocil.report import read_run
+from endocil.report.ledger import _measured
+
+# options that change the first task, and options that must not
+VARIANTS: dict[str, list[dict]] = defaultdict(
+    lambda: [{}],
+    endocil=[{}, {"loss": "cross_entropy"}, {"gradients": "plain"}, {"reduction": "weights"}, {"beta": 0.5}],
+    dgr=[{}, {"variant": "original"}, {"attenuation": 3.0, "new_ratio": "inverse"}],
+    bic=[{}, {"held_out": 0.4}],
+    foster=[{}, {"evaluate": "student", "oofc": "az", "align_student": True}],
+    memo=[{}, {"train_base": False}],
+    mrfa=[{}, {"step": 0.1, "auto_kd": True}],
+    ewc=[{}, {"fisher": "pycil"}],
+)
+
+
+class StoppedError(Exception):
+    pass
+
+
+def first_phase(life: Life) -> Phase:
+    task = life.scenario.tasks[0]
+    life.method.grow(task)
+    (phase,) = life.method.phases(task, life.data(task))
+    return phase
+
+
+def untimed(folder: Path) -> list[dict]:
+    records = [json.loads(line) for line in (folder / "events.jsonl").read_text("utf-8").splitlines()]
+    for record in records:
+        for key in ("seconds", "images_per_second"):
+            record.pop(key, None)
+    return [record for record in records if record["event"] == "epoch"]
+
+
+def test_methods_whose_first_task_has_the_same_name_train_it_to_the_same_bits(
+    images: Images, tmp_path: Path
+) -> None:
+    by_name = defaultdict(set)
+    events = defaultdict(list)
+    for name in ALL_METHODS:
+        for i, options in enumerate(VARIANTS[name]):
+            one = Life(images, tmp_path / f"{name}-{i}", new_method(name, **options))
+            if one.method.joint:  # all classes are its first task: other images than those of the others
+                continue
+            phase = first_phase(one)
+            one.learner._train(one.scenario.tasks[0], 0, phase, None)
+            bits = digest_of(network_of(one.method))
+            assert phase.shared
+            by_name[phase.shared].add(bits)
+            events[phase.shared].append(untimed(one.folder))
+    assert all(len(bits) == 1 for bits in by_name.values()), by_name
+    # DGR's two variants have names of their own: one clips long gradients, which these small ones are not
+    assert len(by_name) == 4
+    assert len(set.union(*by_name.values())) == 3
+    for told in events.values():  # what the epochs measured is the same too, by the same names
+        assert all(one == told[0] for one in told)
+
+
+def test_later_tasks_are_not_shared(images: Images, tmp_path: Path) -> None:
+    for name in ALL_METHODS:
+        life = Life(images, tmp_path / name, new_method(name)).live(1)
+        for task in life.scenario.tasks[1:2]:
+            life.method.grow(task)
+            assert {phase.shared for phase in life.method.phases(task, life.data(task))} == {""}
+
+
+def settings(method: str, store: Path | None = None, **run: object) -> dict:
+    shared = {} if store is None else {"first_tasks": str(store)}
+    return {**TINY, "method": {"name": method}, "run": {**TINY["run"], **shared, **run}}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """First tasks that were trained by other methods than most of those that take them."""
+    folder = tmp_path_factory.mktemp("shared")
+    for name in ("finetune", "endocil", "dgr", "joint"):
+        with pytest.raises(StoppedError):
+            endocil.run(settings(name, folder / "first-tasks"), folder / name, show=stop_at_the_end)
+    assert len(list((folder / "first-tasks").glob("*.safetensors"))) == 4
+    return folder / "first-tasks"
+
+
+def stop_at_the_end(record: dict) -> None:
+    if record["event"] == "learned":
+        raise StoppedError
+
+
+@pytest.mark.parametrize("name", ALL_METHODS)
+def test_a_run_that_takes_its_first_task_from_another_leaves_the_same_files(
+    name: str, store: Path, tmp_path: Path
+) -> None:
+    endocil.run(settings(name), tmp_path / "alone")
+    endocil.run(settings(name, store), tmp_path / "taken")
+    assert run_files(tmp_path / "taken") == run_files(tmp_path / "alone")
+    alone, taken = untimed(tmp_path / "alone"), untimed(tmp_path / "taken")
+    shared = [record.pop("shared", False) for record in taken]
+    assert taken == alone
+    n_first = sum(record["task"] == 0 for record in alone)
+    assert shared == [True] * n_first + [False] * (len(alone) - n_first)
+
+
+def test_time_spent_by_another_run_is_told_apart(tmp_path: Path) -> None:
+    for name in ("first", "taken"):
+        endocil.run(settings("icarl", tmp_path / "store"), tmp_path / name)
+    first, taken = (read_run(tmp_path / name) for name in ("first", "taken"))
+    spent = [e["seconds"] for e in first.events_of("epoch") if e["task"] == 0]
+    assert "shared_seconds" not in _measured(first)
+    assert _measured(taken)["shared_seconds"] == round(sum(spent), 1)
+    seconds = sum(e["seconds"] for e in taken.events_of("epoch"))
+    assert _measured(taken)["seconds"] == round(seconds, 1)
+
+
+def key_of(life: Life, folder: Path, **facts: object) -> str:
+    store = FirstTasks(folder, digest_of(life.method.backbone.state_dict()), facts)
+    phase = first_phase(life)
+    same = {"seed": life.method.seed, "augmentation": life.learner.augmentation}
+    with store.of(life.method, phase, **same, say=print) as place:
+        return place.path.stem
+
+
+def test_whatever_decides_the_bits_has_another_place(images: Images, tmp_path: Path) -> None:
+    from pictures import make_images
+
+    def life(images: Images = images, **options: object) -> Life:
+        return Life(images, tmp_path / "life", new_method("icarl", **options))
+
+    darker = make_images([14, 11, 12, 4, 13, 9])
+    darker.pixels[darker.rows[0]] //= 2
+    places = [
+        key_of(life(), tmp_path),
+        key_of(life(), tmp_path, precision="bf16"),
+        key_of(life(seed=1), tmp_path),
+        key_of(life(epochs=3), tmp_path),
+        key_of(life(freeze=("layer1",)), tmp_path),
+        key_of(life(images=make_images([14, 11, 12, 4, 13, 9], seed=1)), tmp_path),
+        key_of(life(images=darker), tmp_path),
+    ]
+    assert len(set(places)) == len(places)
+    assert key_of(life(), tmp_path) == places[0]
+    torch.set_num_threads(2)
+    assert key_of(life(), tmp_path) != places[0]
+
+
+class Smoothed(ICaRL):
+    """A method from outside that changes the loss and forgets to say that its first task is another."""
+
+    def __init__(self, backbone: torch.nn.Module, *, smoothing: float = 0.1, **shared: object) -> None:
+        super().__init__(backbone, **shared)
+        self.smoothing = smoothing
+
+    def classification(self, task, counts):
+        return lambda logits, batch: functional.cross_entropy(
+            logits, batch.labels, reduction="none", label_smoothing=self.smoothing
+        )
+
+
+class Greedy(ICaRL):
+    """Trains a module of its own in a phase that it shares."""
+
+    def __init__(self, backbone: torch.nn.Module, **shared: object) -> None:
+        super().__init__(backbone, **shared)
+        self.extra = torch.nn.Linear(2, 2)
+
+    def phases(self, task, data):
+        (phase,) = super().phases(task, data)
+
+        def objective(batch) -> Outcome:
+            return phase.objective(batch)
+
+        return (Phase("train", data.all, (self, self.extra), phase.schedule, objective, shared="mine"),)
+
+
+def test_a_method_from_outside_shares_with_itself_alone(images: Images, tmp_path: Path) -> None:
+    places = [
+        key_of(Life(images, tmp_path / "life", new_method(name, **options)), tmp_path)
+        for name, options in [
+            ("icarl", {}),
+            ("test_first_task:Smoothed", {}),
+            ("test_first_task:Smoothed", {"smoothing": 0.2}),
+            ("test_first_task:Smoothed", {}),
+        ]
+    ]
+    assert len(set(places)) == 3
+    assert places[1] == places[3]
+    with pytest.raises(EndocilError, match=r"leave Phase\.shared empty"):
+        key_of(Life(images, tmp_path / "life", new_method("test_first_task:Greedy")), tmp_path)
+
+
+def test_a_damaged_or_foreign_file_is_trained_anew_with_a_note(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    endocil.run(settings("icarl", store), tmp_path / "first")
+    (file,) = store.glob("*.safetensors")
+    whole = file.read_bytes()
+    endocil.run(settings("endocil", store), tmp_path / "other")
+    (other,) = (path for path in store.glob("*.safetensors") if path != file)
+    changed = bytearray(whole)
+    changed[-5] ^= 1
+    for i, content in enumerate([whole[: len(whole) // 2], b"", bytes(changed), other.read_bytes()]):
+        file.write_bytes(content)
+        remarks: list[str] = []
+
+        def show(record: dict, remarks: list[str] = remarks) -> None:
+            remarks += record.get("remarks", [])
+
+        endocil.run(settings("icarl", store), tmp_path / f"again-{i}", show=show)
+        assert any("cannot be used" in remark and "trained anew" in remark for remark in remarks)
+        assert run_files(tmp_path / f"again-{i}") == run_files(tmp_path / "first")
+        assert differing(*(_tensors(content) for content in (file.read_bytes(), whole))) == []
+
+
+def _tensors(content: bytes) -> dict:
+    from safetensors.torch import load
+
+    return load(content)
+
+
+@pytest.mark.parametrize("stop", [1, 2, 3])
+def test_a_run_stopped_while_it_trains_or_after_taking_goes_on_to_the_same_files(
+    stop: int, tmp_path: Path
+) -> None:
+    def stopping():
+        left = itertools.count(stop - 1, -1)
+
+        def show(record: dict) -> None:
+            if record["event"] == "epoch" and next(left) == 0:
+                raise StoppedError
+
+        return show
+
+    endocil.run(settings("icarl"), tmp_path / "alone")
+    for name in ("training", "taking"):
+        with pytest.raises(StoppedError):
+            endocil.run(
+                settings("icarl", tmp_path / "store", checkpoint_seconds=0), tmp_path / name, show=stopping()
+            )
+        endocil.resume(tmp_path / name)
+        assert run_files(tmp_path / name) == run_files(tmp_path / "alone")
+    # a run that was stopped in the first task and finds it stored meanwhile takes the rest of it
+    if stop == 1:
+        with pytest.raises(StoppedError):
+            endocil.run(
+                settings("icarl", tmp_path / "new", checkpoint_seconds=0), tmp_path / "late", show=stopping()
+            )
+        (tmp_path / "new").rename(tmp_path / "empty")
+        (tmp_path / "store").rename(tmp_path / "new")
+        endocil.resume(tmp_path / "late")
+        assert run_files(tmp_path / "late") == run_files(tmp_path / "alone")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="files cannot be locked there")
+def test_one_trains_the_others_wait_and_a_killed_one_makes_way(tmp_path: Path) -> None:
+    def start(name: str, method: str) -> subprocess.Popen:
+        (tmp_path / f"{name}.toml").write_text(tomli_w.dumps(settings(method, tmp_path / "store")))
+        given = [str(tmp_path / f"{name}.toml"), "-o", str(tmp_path / name)]
+        log = (tmp_path / f"{name}.log").open("wb")
+        return subprocess.Popen([sys.executable, "-m", "endocil", "run", *given], stdout=log)
+
+    def wait_for(text: str, file: Path, process: subprocess.Popen) -> None:
+        deadline = time.monotonic() + 120
+        while not (file.exists() and text in file.read_text()):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+
+    holder = start("killed", "icarl")
+    wait_for('"epoch"', tmp_path / "killed" / "events.jsonl", holder)
+    os.kill(holder.pid, signal.SIGSTOP)  # in the middle of the first task, for as long as it takes
+    waiting = start("waiting", "finetune")
+    wait_for("waiting for it", tmp_path / "waiting.log", waiting)
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.wait()
+    assert waiting.wait(timeout=120) == 0
+    assert not any(record.get("shared") for record in untimed(tmp_path / "waiting"))
+    endocil.resume(tmp_path / "killed")
+    assert any(record.get("shared") for record in untimed(tmp_path / "killed"))
+    endocil.run(settings("icarl"), tmp_path / "alone")
+    assert run_files(tmp_path / "killed") == run_files(tmp_path / "alone")

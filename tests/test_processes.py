@@ -1,0 +1,42 @@
+"""Several processes that learn together: equal to one, in every method."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from life import ALL_METHODS
+
+HERE = Path(__file__).parent
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
+    """How far each method is from one process after three steps of two, by batch norm's mode."""
+    folder, port = tmp_path_factory.mktemp("together"), free_port()
+    commands = [
+        [sys.executable, str(HERE / "together.py"), str(rank), "2", port, str(folder)] for rank in (0, 1)
+    ]
+    running = [
+        subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        for command in commands
+    ]
+    said = [process.communicate(timeout=280)[0] for process in running]
+    assert [process.returncode for process in running] == [0, 0], said
+    return json.loads((folder / "apart.json").read_text("utf-8"))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("mode", ["eval", "train"])
+@pytest.mark.parametrize("name", ALL_METHODS)
+def test_three_steps_of_two_processes_with_an_uneven_batch_are_those_of_one(
+    apart: dict[str, float], name: str, mode: str
+) -> None:
+    assert apart[f"{name} {mode}"] < 2e-4

@@ -1,0 +1,87 @@
+"""Paths that the size of a class or the device decides: they differ in cost and in no pick."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from dense_mmd import CASES, cases
+from torch import Tensor
+
+from endocil import _greedy
+from endocil._mmd import KernelMatrix
+from endocil.selection import select_by_mmd, squared_mmd
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("m", "n", "refine"), [(700, 30, "none"), (700, 30, "swap"), (1900, 130, "none")])
+def test_keeping_the_matrix_changes_no_pick(
+    name: str, m: int, n: int, refine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features = cases(m, 16)[name]
+    kept = select_by_mmd(features, n, refine=refine, block_bytes=2**16)
+    monkeypatch.setattr(_greedy, "KEPT_BYTES", 0)
+    anew = select_by_mmd(features, n, refine=refine, block_bytes=2**16)
+    assert torch.equal(kept.indices, anew.indices)
+    torch.testing.assert_close(kept.mmd2, anew.mmd2, rtol=0, atol=1e-12)
+    assert squared_mmd(features, kept.indices) == pytest.approx(float(anew.mmd2[-1]), abs=1e-12)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_kept_matrix_is_the_matrix(workers: int) -> None:
+    features = cases(500, 16)["tight"]
+    matrix = KernelMatrix(features, 5, 2.0, "index", False, workers)
+    computed = matrix.rows(torch.arange(500))
+    sums = matrix.all_sums(torch.float64, 2**15, keep=True)  # tiles of 64 rows, the last ones smaller
+    assert matrix.kept is not None
+    torch.testing.assert_close(matrix.kept, computed, rtol=0, atol=1e-12)
+    torch.testing.assert_close(matrix.kept.sum(1), sums, rtol=0, atol=1e-10)
+    assert torch.equal(matrix.rows(torch.tensor([3, 400])), matrix.kept[[3, 400]])
+
+
+def test_the_matrix_is_kept_for_few_rows_or_many_picks_and_within_its_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def keeps(m: int, picks: int) -> bool:
+        matrix = KernelMatrix(cases(m, 4)["random"], 5, 2.0, "index", False)
+        _greedy.RowMeans(matrix, picks, None)
+        return matrix.kept is not None
+
+    assert [keeps(1024, 1), keeps(1100, 60), keeps(1100, 70)] == [True, False, True]
+    monkeypatch.setattr(_greedy, "KEPT_BYTES", 8 * 1099**2)
+    assert [keeps(1099, 70), keeps(1100, 70)] == [True, False]
+
+
+@pytest.fixture
+def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors stay in memory, but the code takes them for a graphics card's."""
+    monkeypatch.setattr(KernelMatrix, "on_cpu", property(lambda matrix: False))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_path_of_a_device_chooses_the_same_rows(name: str, request: pytest.FixtureRequest) -> None:
+    features = cases(2500, 16)[name]
+    here = [select_by_mmd(features, 20, refine=refine) for refine in ("none", "swap")]
+    request.getfixturevalue("as_on_a_device")
+    there = [select_by_mmd(features, 20, refine=refine) for refine in ("none", "swap")]
+    for one, other in zip(here, there, strict=True):
+        assert torch.equal(one.indices, other.indices)
+        torch.testing.assert_close(one.mmd2, other.mmd2, rtol=0, atol=1e-6)
+
+
+@pytest.mark.usefixtures("as_on_a_device")
+def test_a_device_multiplies_in_float64_alone_with_one_worker_and_large_tiles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    products, sides = set[torch.dtype](), set[int]()
+    exact: Callable[..., Tensor] = torch.mm
+
+    def recording(left: Tensor, right: Tensor, out: Tensor) -> Tensor:
+        products.add(left.dtype)
+        sides.add(len(left))
+        return exact(left, right, out=out)
+
+    monkeypatch.setattr(torch, "mm", recording)
+    features = cases(3000, 8)["random"]
+    select_by_mmd(features, 5)
+    assert (products, sides) == ({torch.float64}, {1500})  # 64 MiB hold 2896 x 2896: two panels of 1500
+    assert KernelMatrix(features, 5, 2.0, "index", False, workers=4).workers == 1

@@ -1,0 +1,80 @@
+"""What one of several processes does in tests/test_processes.py: `python together.py RANK SIZE PORT FOLDER`.
+
+Every process lives each method's first task alone, then trains a few steps of the second: by itself, and with the
+others. The first process writes how far the two networks are apart.
+"""
+
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from life import ALL_METHODS, Life, new_method
+from pictures import make_images
+from torch import nn
+
+from endocil.checkpoint import grow
+from endocil.devices import learning_on
+from endocil.images.augment import Augmentation
+from endocil.images.batch import training_batches
+from endocil.methods.method import Phase
+from endocil.networks import share_batch_norm
+from endocil.training import only_training, optimizer_of, step
+
+BATCH, STEPS = 12, 3
+RATE = 1e-3  # small: a network with frozen statistics that has hardly learned would run away
+
+
+def train(life: Life, phase: Phase, fabric: object, *, frozen_statistics: bool) -> None:
+    """Three steps, the last of an uneven batch."""
+    images = phase.images.take(torch.arange(BATCH * (STEPS - 1) + 5) % len(phase.images))
+    share = (fabric.global_rank, fabric.world_size)
+    batches = training_batches(images, BATCH, Augmentation(), 0, (1, phase.name, 0), fabric.device, share)
+    with only_training(life.method, (*phase.train, phase.gradients)):
+        for module in life.method.modules():
+            if isinstance(module, nn.BatchNorm2d) and frozen_statistics:
+                module.eval()
+        optimizer = optimizer_of(replace(phase, schedule=replace(phase.schedule, learning_rate=RATE)))
+        for batch in batches:
+            step(phase, batch, optimizer, fabric)
+
+
+def apart(name: str, images: object, folder: Path, team: object, *, frozen_statistics: bool) -> float:
+    where = [folder / f"{name}-{i}" for i in range(2)]
+    lives = [Life(images, place, new_method(name), increments=(2, 2, 2)) for place in where]
+    before = min(1, len(lives[0].scenario.tasks) - 1)  # joint training has one task only
+    for life, fabric in zip(lives, (lives[0].fabric, team), strict=True):
+        task = life.live(before).scenario.tasks[before]
+        grow(life.method, task, fabric.device)
+        if fabric is team:
+            share_batch_norm(life.method)
+        for phase in life.method.phases(task, life.data(task)):
+            train(life, phase, fabric, frozen_statistics=frozen_statistics)
+    one, other = (life.method.state_dict() for life in lives)
+    gaps = [(one[key].double() - other[key].double()).abs().max() / (1 + one[key].abs().max()) for key in one]
+    return float(torch.stack(gaps).nan_to_num(torch.inf).max())
+
+
+def main() -> None:
+    rank, size, port, folder = sys.argv[1:]
+    os.environ |= {"LOCAL_RANK": rank, "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    torch.set_num_threads(1)
+    here = Path(folder) / rank
+    images = make_images([14, 11, 12, 4, 13, 9])
+    with learning_on("cpu", int(size)) as team:
+        assert team.world_size == int(size)
+        found = {
+            f"{name} {'eval' if frozen else 'train'}": apart(
+                name, images, here / str(frozen), team, frozen_statistics=frozen
+            )
+            for name in ALL_METHODS
+            for frozen in (True, False)
+        }
+    if rank == "0":
+        (Path(folder) / "apart.json").write_text(json.dumps(found), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
