@@ -19,7 +19,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -38,7 +38,7 @@ WIDTH = 512
 SIZES = ((500, 30), (2000, 30), (8000, 50), (34000, 50))  # rows of the class, rows to select
 QUICK_SIZES = SIZES[:2]
 OTHERS_ROWS = 8000  # the others hold the whole matrix or take minutes beyond
-PATIENCE = 20.0  # seconds of a run that is not repeated
+PATIENCE = 20.0  # seconds of processor time; a run that takes more is not repeated
 ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
@@ -46,6 +46,9 @@ ONE_THREAD = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
 }
 PEERS = ("coreax", "coreax_in_blocks", "kernax", "mmd_critic", "goodpoints")
+
+HEAD = """| m | n | selection | wall s | CPU s | CPU s / ours | same rows | |
+|---|---|---|---|---|---|---|---|"""
 
 Run = tuple[float, float, list[int]]  # wall and processor seconds, and the selection
 Job = Callable[[], Run]
@@ -170,7 +173,7 @@ def in_turns(jobs: dict[str, Job], rounds: int) -> dict[str, list[Run] | str]:
     for _ in range(rounds):
         for name, job in jobs.items():
             done = runs[name]
-            if isinstance(done, str) or (done and done[0][0] > PATIENCE):
+            if isinstance(done, str) or (done and done[0][1] > PATIENCE):
                 continue
             try:
                 done.append(job())
@@ -249,29 +252,27 @@ def least_processor(runs: Sequence[Run]) -> float:
     return min(run[1] for run in runs)
 
 
-def table(quick: bool = False, peers_python: str | None = None, rounds: int = 3) -> list[Row]:
-    """All sizes, or the two smallest."""
+def measured(quick: bool, peers_python: str | None, rounds: int) -> Iterator[Row]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        sizes = QUICK_SIZES if quick else SIZES
-        return [row for m, n in sizes for row in rows_of(m, n, rounds, peers_python)]
+        for m, n in QUICK_SIZES if quick else SIZES:
+            yield from rows_of(m, n, rounds, peers_python)
     finally:
         torch.set_num_threads(threads)
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    lines = [
-        "| m | n | selection | wall s | CPU s | CPU s / ours | same rows | |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        same = {True: "yes", False: "no", None: "-"}[row.same]
-        times = ["-"] * 3
-        if row.wall is not None and row.processor is not None:
-            times = [f"{row.wall:.3f}", f"{row.processor:.3f}", f"{row.ratio:.1f}"]
-        lines.append(f"| {row.m} | {row.n} | {row.what} | {' | '.join(times)} | {same} | {row.note} |")
-    return "\n".join(lines) + "\n"
+def table(quick: bool = False, peers_python: str | None = None, rounds: int = 3) -> list[Row]:
+    """All sizes, or the two smallest."""
+    return list(measured(quick, peers_python, rounds))
+
+
+def markdown(row: Row) -> str:
+    same = {True: "yes", False: "no", None: "-"}[row.same]
+    times = "- | - | -"
+    if row.wall is not None:
+        times = f"{row.wall:.3f} | {row.processor:.3f} | {row.ratio:.1f}"
+    return f"| {row.m} | {row.n} | {row.what} | {times} | {same} | {row.note} |"
 
 
 def main() -> None:
@@ -283,13 +284,16 @@ def main() -> None:
     parser.add_argument("--peers-python", help="the Python of an environment that has the peers")
     parser.add_argument("--output", type=Path, help="write the table to this file too")
     args = parser.parse_args()
-    written = markdown(table(args.quick, args.peers_python, args.rounds))
     print(
-        f"torch {torch.__version__}, one thread, d = {WIDTH}, best of {args.rounds} rounds\n\n{written}",
-        end="",
+        f"torch {torch.__version__}, one thread, d = {WIDTH}, best of {args.rounds} rounds\n\n{HEAD}",
+        flush=True,
     )
+    lines = [HEAD]
+    for row in measured(args.quick, args.peers_python, args.rounds):
+        lines.append(markdown(row))
+        print(lines[-1], flush=True)
     if args.output:
-        args.output.write_text(written)
+        args.output.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

@@ -83,6 +83,7 @@ def test_a_run_prints_a_table_and_leaves_everything_behind(settings: Path, tmp_p
         "environment.json",
         "split.csv",
         "leaks.json",
+        "data.json",
         "events.jsonl",
         "metrics.json",
         "report.html",

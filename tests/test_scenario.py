@@ -30,7 +30,7 @@ PAPER = {
 def table_of(counts: dict[str, int]) -> ImageTable:
     names = tuple(counts)
     labels = np.repeat(np.arange(len(names)), list(counts.values()))
-    ids = tuple(f"{names[label]}/{i}" for i, label in enumerate(labels))
+    ids = tuple(f"{name}/{i:05d}" for name, n in counts.items() for i in range(n))
     blank = ("",) * len(ids)
     return ImageTable(ids, labels, names, NoReader(), blank, blank)
 
@@ -64,7 +64,9 @@ def test_every_image_is_in_one_part_and_no_class_loses_one(
     parts = {part: scenario.counts(part) for part in (TRAIN, VALIDATION, TEST)}
     assert sum(parts.values()).tolist() == sizes
     assert parts[TEST].tolist() == [n - 4 * n // 5 for n in sizes]
-    assert parts[VALIDATION].tolist() == [int(4 * n // 5 * validation) for n in sizes]
+    learned = [4 * n // 5 for n in sizes]
+    held = [max(int(n * validation), 1) if validation and n > 1 else 0 for n in learned]
+    assert parts[VALIDATION].tolist() == held
 
 
 def test_the_split_of_a_class_does_not_depend_on_the_other_classes() -> None:

@@ -123,6 +123,9 @@ def test_when_all_rows_are_taken_or_equal_there_is_nothing_to_swap() -> None:
 
 def test_a_twin_is_no_reason_to_swap() -> None:
     features, options = gaussian(300, 6), {"refine": "swap", "self_pairs": True}  # the same mean distance
-    alone = select_by_mmd(features, 15, **options).indices
-    twins = select_by_mmd(features.repeat_interleave(2, dim=0), 15, **options).indices
-    assert torch.equal(twins, 2 * alone)
+    twice = features.repeat_interleave(2, dim=0)
+    firsts = select_by_mmd(twice, 15, **options).indices
+    assert torch.equal(firsts, 2 * select_by_mmd(features, 15, **options).indices)
+    seconds = (firsts + 1).tolist()
+    matrix = KernelMatrix(twice, 5, 2.0, "index", True)
+    assert swapped(matrix, seconds, RowMeans(matrix, 15, None)) == seconds

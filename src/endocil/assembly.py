@@ -9,8 +9,8 @@ import torch
 
 from endocil.audit.near import near_duplicate_groups
 from endocil.datasets import DATASETS, RESERVED, load_table
-from endocil.datasets.folder import expand
 from endocil.errors import EndocilError
+from endocil.files import expand
 from endocil.images.augment import Augmentation
 from endocil.images.cache import Images, load_images
 from endocil.images.frame import cropped
@@ -21,8 +21,17 @@ from endocil.methods.method import shared_schedule
 from endocil.networks import BACKBONES, build_backbone
 from endocil.registry import check_options, options_of, resolve
 from endocil.scenario import Scenario, arrival_order, build_scenario, keep_classes
-from endocil.settings import Settings
-from endocil.splitting import Folds, Split, by_file, by_given, by_group, by_image, grouped_by_pattern
+from endocil.settings import ScenarioSettings, Settings
+from endocil.splitting import (
+    Folds,
+    Split,
+    by_file,
+    by_given,
+    by_group,
+    by_image,
+    grouped_by_file,
+    grouped_by_pattern,
+)
 
 Progress = Callable[[int, int], None]
 
@@ -110,12 +119,15 @@ def images_and_scenario(settings: Settings, progress: Progress | None = None) ->
     images = load_images(table, settings.data.size, skip_unreadable=skip, progress=progress)
     if images.skipped:
         images = _still_large_enough(images, chosen.minimum)
-    return images, scenario_of(images.table, settings)
+    scenario = scenario_of(images.table, settings, progress)
+    return replace(images, table=scenario.table), scenario  # its groups are those of the split
 
 
-def scenario_of(table: ImageTable, settings: Settings) -> Scenario:
+def scenario_of(table: ImageTable, settings: Settings, progress: Progress | None = None) -> Scenario:
     """The split and the tasks of a table of kept classes."""
-    chosen, split = settings.scenario, split_of(table, settings)
+    chosen = settings.scenario
+    table = _grouped(table, chosen, progress)
+    split = split_of(table, settings)
     if chosen.tasks == "given":
         return build_scenario(table, increments=arrival_order(table)[1], split=split)
     return build_scenario(table, increments=chosen.increments, tasks=chosen.tasks, split=split)
@@ -132,22 +144,21 @@ def split_of(table: ImageTable, settings: Settings) -> Split:
                 "scenario.split gives the split as a file; leave out split_by, folds, fold and validation"
             )
         return by_file(table, expand(chosen.split, "scenario.split"))
-    if chosen.split_by == "given":
-        return by_given(table, **how)
-    if chosen.split_by == "group":
-        return by_group(table, groups_of(table, chosen.groups), **how)
-    if chosen.groups != "given":
+    split = {"given": by_given, "group": by_group, "image": by_image}[chosen.split_by](table, **how)
+    return split.telling_what_lacks_validation(table) if chosen.validation else split
+
+
+def _grouped(table: ImageTable, chosen: ScenarioSettings, progress: Progress | None) -> ImageTable:
+    """What belongs together: by the data, a file, near duplicates, or a pattern on the path."""
+    if chosen.groups == "given":
+        return table
+    if chosen.split_by != "group":
         raise EndocilError("scenario.groups is set, but scenario.split_by is not 'group'; set both or none")
-    return by_image(table, **how)
-
-
-def groups_of(table: ImageTable, wanted: str) -> tuple[str, ...]:
-    """What belongs together: by the data, by near duplicates, or by a pattern on the path."""
-    if wanted == "given":
-        return table.groups
-    if wanted == "near-duplicates":
-        return near_duplicate_groups(table)
-    return grouped_by_pattern(table, wanted)
+    if chosen.groups == "near-duplicates":
+        return replace(table, groups=near_duplicate_groups(table, progress=progress))
+    if chosen.groups.endswith(".csv"):
+        return replace(table, groups=grouped_by_file(table, expand(chosen.groups, "scenario.groups")))
+    return replace(table, groups=grouped_by_pattern(table, chosen.groups))
 
 
 def _still_large_enough(images: Images, minimum: int) -> Images:

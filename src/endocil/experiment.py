@@ -37,16 +37,19 @@ from endocil.settings import Settings, load_settings
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-# settings of [run] that leave training as it is; where it learns is told by the device
-NO_BITS = (
-    "accelerator",
-    "checkpoint_seconds",
-    "evaluate",
-    "evaluation_batch",
-    "first_tasks",
-    "gallery",
-    "keep",
-)
+# settings that leave the first task as it is; where it learns is told by the device
+NO_BITS = {
+    "run": {
+        "accelerator",
+        "checkpoint_seconds",
+        "evaluate",
+        "evaluation_batch",
+        "first_tasks",
+        "gallery",
+        "keep",
+    },
+    "train": {"weight_decay"},
+}
 
 
 @dataclass(frozen=True)
@@ -171,13 +174,13 @@ def _learner(parts: Parts, here: RunFolder, fabric: "Fabric", journal: Journal) 
 
 
 def _first_tasks(parts: Parts) -> FirstTasks | None:
-    """The store of first tasks; of [run] everything counts as deciding bits but what is known not to."""
-    chosen = parts.settings.run
-    if chosen.first_tasks is None:
+    """The store of first tasks; of [train] and [run] all counts as deciding bits but what is known not to."""
+    folder = parts.settings.run.first_tasks
+    if folder is None:
         return None
-    facts = chosen.model_dump(exclude=set(NO_BITS)) | {"processor": processor()}
+    facts = parts.settings.model_dump(include={"train", "run"}, exclude=NO_BITS) | {"processor": processor()}
     start = digest_of(parts.method.backbone.state_dict())
-    return FirstTasks(Path(chosen.first_tasks).expanduser(), start, facts)
+    return FirstTasks(Path(folder).expanduser(), start, facts)
 
 
 def _write_task(parts: Parts, here: RunFolder, task: Task, fabric: "Fabric") -> None:

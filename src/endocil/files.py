@@ -5,7 +5,9 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
+import stat
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +18,7 @@ from endocil.errors import EndocilError
 
 # File names that are no valid UTF-8 must come back from a CSV file as they went in.
 ENCODING, ENCODING_ERRORS = "utf-8", "surrogateescape"
+LARGEST = 2**30  # bytes of a file that is read in one piece
 
 
 @contextmanager
@@ -77,20 +80,81 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]
     write_atomically(path, text.getvalue())
 
 
-def read_csv(path: Path) -> list[dict[str, str]]:
+def read_csv(path: Path, marks: str = ",", *, any_bytes: bool = True) -> list[dict[str, str]]:
     """One dictionary per line; a line with too few or too many fields is refused by its number."""
+    lines = read_fields(path, marks, any_bytes=any_bytes)
+    if not lines:
+        return []
+    header = lines[0][1]
+    for number, fields in lines[1:]:
+        if len(fields) != len(header):
+            raise EndocilError(f"{path}, line {number}: expected the fields {','.join(header)}")
+    return [dict(zip(header, fields, strict=True)) for _, fields in lines[1:]]
+
+
+def read_fields(path: Path, marks: str, *, any_bytes: bool) -> list[tuple[int, list[str]]]:
+    """(line number, fields) of the lines that are not empty, parted by that of `marks` which parts the first one.
+
+    With `any_bytes` names of files that are no UTF-8 come back as they were written; else they are refused."""
     try:
-        text = path.read_text("utf-8-sig", ENCODING_ERRORS)  # spreadsheets put a mark before the first column
+        data = read_whole(path)
     except OSError as error:
         raise EndocilError(f"cannot read {path}: {error.strerror or error}") from error
-    reader = csv.DictReader(io.StringIO(text, newline=""))
-    rows = []
-    for row in reader:
-        if None in row or None in row.values():
-            columns = ",".join(reader.fieldnames or ())
-            raise EndocilError(f"{path}, line {reader.line_num}: expected the fields {columns}")
-        rows.append(dict(row))
-    return rows
+    if b"\0" in data:
+        raise EndocilError(f"{path} is no text in UTF-8; save it as CSV in UTF-8")
+    try:
+        text = data.decode("utf-8-sig", ENCODING_ERRORS if any_bytes else "strict")
+    except UnicodeDecodeError as error:
+        number = data[: error.start].count(b"\n") + 1
+        raise EndocilError(f"{path}, line {number}: is no text in UTF-8; save the file as UTF-8") from None
+    first = next((line for line in text.splitlines() if line.strip()), "")
+    # as a spreadsheet would: the mark that gives the most columns
+    mark = max(marks, key=lambda mark: _n_columns(first, mark))
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark)
+    try:
+        return [(reader.line_num, fields) for fields in reader if any(map(str.strip, fields))]
+    except csv.Error as error:
+        raise EndocilError(f"{path}, line {reader.line_num}: {error}") from error
+
+
+def _n_columns(line: str, mark: str) -> int:
+    try:
+        return len(next(csv.reader([line], delimiter=mark), []))
+    except csv.Error:  # said with its line when the whole is read
+        return 0
+
+
+class UnfitFileError(OSError):
+    """Something with a file's name that must not be read."""
+
+
+def read_whole(path: Path) -> bytes:
+    """The bytes of a file; what never ends (a pipe, a device) or would fill the memory is an UnfitFileError."""
+    status = os.stat(path)
+    refuse_special(path, status)
+    if status.st_size > LARGEST:
+        reason = f"{status.st_size:,} bytes; at most {LARGEST:,} are accepted"
+        raise UnfitFileError(errno.EFBIG, reason, str(path))
+    return path.read_bytes()
+
+
+def refuse_special(path: Path, status: os.stat_result | None = None) -> None:
+    """A pipe, a socket or a device is an UnfitFileError: opening it could wait for ever."""
+    mode = (status or os.stat(path)).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise UnfitFileError(errno.EINVAL, "a pipe, a socket or a device, not a file", str(path))
+
+
+def expand(text: str, setting: str) -> Path:
+    """A path with ~ and $VARIABLES filled in; a variable that is not set is named."""
+    path = Path(os.path.expandvars(text)).expanduser()
+    left = re.search(r"\$\{?(\w+)", str(path))
+    if left and not path.exists():
+        raise EndocilError(
+            f"{setting} = '{text}': the environment variable {left[1]} is not set; "
+            f"set it, or give the path by --set {setting}=PATH"
+        )
+    return path
 
 
 def free_bytes(folder: Path) -> int:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from endocil.assembly import Parts
 from endocil.errors import EndocilError
 from endocil.estimate import plan
-from endocil.scenario import TEST, TRAIN, Task
+from endocil.scenario import TEST, TRAIN, VALIDATION, Task
+
+PURPOSES = {TRAIN: "train", VALIDATION: "validate", TEST: "test"}
 
 
 @dataclass(frozen=True)
@@ -34,9 +36,11 @@ def preflight(parts: Parts) -> Preflight:
 def _images_fact(parts: Parts) -> str:
     table, scenario = parts.images.table, parts.scenario
     megabytes = parts.images.pixels[0].numel() * len(table) / 1e6
+    parted = [(int(scenario.counts(part).sum()), what) for part, what in PURPOSES.items()]
+    told = ", ".join(f"{n:,} to {what}" for n, what in parted if n or what != "validate")
     return (
-        f"{len(table):,} images in {len(table.classes)} classes: {scenario.counts(TRAIN).sum():,} to train, "
-        f"{scenario.counts(TEST).sum():,} to test; {megabytes:,.0f} MB at {parts.settings.data.size} px"
+        f"{len(table):,} images in {len(table.classes)} classes: {told}; "
+        f"{megabytes:,.0f} MB at {parts.settings.data.size} px"
     )
 
 
@@ -107,15 +111,22 @@ def _problems(parts: Parts) -> list[str]:
             "the first task has one class, and one class alone cannot be learned; "
             "give it at least two by scenario.increments or fewer scenario.tasks"
         )
+    train = parts.scenario.counts(TRAIN)
+    empty = [name for name, count in zip(parts.images.table.classes, train, strict=True) if count == 0]
+    if empty:
+        found.append(
+            f"no training image of {', '.join(empty)}; change the split, or list them in scenario.leave_out"
+        )
     for task in parts.scenario.tasks:
-        if int(parts.scenario.counts(TRAIN)[task.new].sum()) < 2:
+        if int(train[task.new].sum()) == 1:
             found.append(
                 f"task {task.index} has a single training image, and batch norm needs two; raise scenario.minimum"
             )
-    if not int(parts.scenario.counts(parts.settings.run.evaluate).sum()):
+    part = parts.settings.run.evaluate
+    if not int(parts.scenario.counts(part)[first.seen].sum()):
+        way_out = "scenario.validation" if part == VALIDATION else "scenario.split_by, groups or folds"
         found.append(
-            f"run.evaluate is '{parts.settings.run.evaluate}', but no image is in that part; "
-            f"set scenario.validation to a share such as 0.1"
+            f"no {part} image of the first task's classes, so nothing can be measured; change {way_out}"
         )
     chosen = parts.method.schedule(first)
     if not chosen.cosine and chosen.milestones and min(chosen.milestones) >= chosen.epochs:

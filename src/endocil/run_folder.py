@@ -103,6 +103,8 @@ class RunFolder:
         leaks = _leaks(parts, progress)
         write_csv(self.path / "split.csv", SPLIT_HEADER, _split(parts))
         write_json(self.path / "leaks.json", leaks)
+        unreadable = [{"image": name, "reason": reason} for name, reason in parts.images.skipped]
+        write_json(self.path / "data.json", {"notes": parts.notes, "unreadable": unreadable})
         write_json(self.path / "environment.json", environment(parts.settings, processes))
         write_atomically(self.path / "settings.toml", parts.settings.to_toml())
 

@@ -1,4 +1,4 @@
-"""A sweep on Ray: a run's process and a Ray worker are killed, and every run finishes with the results of a local sweep."""
+"""A sweep on Ray, with a run and a Ray worker killed: every run finishes, with the results of a local sweep."""
 
 import os
 import signal
@@ -28,19 +28,20 @@ def run_processes(folder: Path) -> dict[int, int]:
     return found
 
 
+@pytest.mark.timeout(900)  # some twenty processes, on a machine that may be busy
 def test_a_ray_sweep_survives_a_killed_run_and_a_killed_worker_with_the_results_of_a_local_one(
     tmp_path: Path,
 ) -> None:
     methods = ["icarl", "endocil"]
     file = write_sweep(
         tmp_path,
-        set={"train.epochs": 8, "run.checkpoint_seconds": 0.0},
+        set={"train.epochs": 5, "run.checkpoint_seconds": 0.0},
         vary={"method": methods, "seed": [0, 1]},
     )
     folder = tmp_path / "on-ray"
     typed = command("sweep", file, "-o", folder, "--ray", "auto", "--workers", "2", "--retries", "1")
     sweep = subprocess.Popen(typed, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    killed, deadline = 0, time.monotonic() + 150
+    killed, deadline = 0, time.monotonic() + 300
     while killed < 2:
         assert sweep.poll() is None, sweep.communicate()[0]
         assert time.monotonic() < deadline
@@ -54,7 +55,7 @@ def test_a_ray_sweep_survives_a_killed_run_and_a_killed_worker_with_the_results_
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
         time.sleep(0.02)
-    said, _ = sweep.communicate(timeout=200)
+    said, _ = sweep.communicate(timeout=300)
     assert sweep.returncode == 0, said
     assert "4 finished, 0 left" in said
     attempts = "".join(path.read_text() for path in (folder / "logs").glob("*.log")).count("-- attempt")
@@ -62,14 +63,14 @@ def test_a_ray_sweep_survives_a_killed_run_and_a_killed_worker_with_the_results_
     assert run_processes(folder) == {}
 
     local = endocil("sweep", file, "-o", tmp_path / "local", "--workers", "2")
-    assert local.returncode == 0, local.stderr
+    assert local[0] == 0, local
     assert len(runs_in(folder)) == 4
     assert results(folder) == results(tmp_path / "local")
     assert len(results(folder)) == 4 * (1 + 3 + 3)
 
-
-def test_what_ray_cannot_do_is_one_line(tmp_path: Path) -> None:
-    file = write_sweep(tmp_path)
-    nowhere = endocil("sweep", file, "-o", tmp_path / "out", "--gpus-per-run", "1")
-    assert "are for --ray" in nowhere.stderr
-    assert nowhere.returncode == 1
+    # in the same test, because a second one at the same time would join this one's Ray
+    status, _, errors = endocil(
+        "sweep", file, "-o", tmp_path / "gpus", "--ray", "auto", "--gpus-per-run", "99"
+    )
+    assert status == 1
+    assert "--gpus-per-run is 99, but the cluster has" in errors.splitlines()[-1]

@@ -16,9 +16,8 @@ from rich.console import Console
 from small import SMALL, command, endocil, results, runs_in, write_sweep
 
 from endocil import run
-from endocil.sweep.local import on_this_machine
 from endocil.sweep.progress import Board, Watch
-from endocil.sweep.worker import Job, Outcome, work
+from endocil.sweep.worker import Job, Outcome, _command, work
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and locks of POSIX")
 
@@ -35,10 +34,10 @@ def test_failed_runs_are_tried_again_and_reported_the_others_finish_and_are_not_
     wrong = {"name": "icarl", "distil": -1.0}
     file = write_sweep(tmp_path, vary={"method": ["icarl", wrong, "finetune"], "memory.per_class": [4]})
     folder, ledger = tmp_path / "out", tmp_path / "ledger"
-    first = endocil("sweep", file, "-o", folder, "--ledger", ledger, "--workers", "2")
-    assert first.returncode == 1
-    assert first.stderr.strip() == "endocil: 1 runs failed; the same command tries them again"
-    (told,) = [line for line in first.stdout.splitlines() if line.startswith("failed: ")]
+    status, said, errors = endocil("sweep", file, "-o", folder, "--ledger", ledger, "--workers", "2")
+    assert status == 1
+    assert errors.strip() == "endocil: 1 runs failed; the same command tries them again"
+    (told,) = [line for line in said.splitlines() if line.startswith("failed: ")]
     assert "method.distil is -1.0; expected a number of 0 or more" in told
     log = Path(told.rpartition("log: ")[2])
     assert log.read_text().count("-- attempt") == 2
@@ -49,7 +48,7 @@ def test_failed_runs_are_tried_again_and_reported_the_others_finish_and_are_not_
     (icarl,) = folder.glob("*-icarl-per_class-4-*")
     assert alone(tmp_path / "alone", icarl.name, method={"name": "icarl"}).items() <= results(folder).items()
 
-    listed = endocil("sweep", file, "-o", folder, "--dry-run").stdout
+    _, listed, _ = endocil("sweep", file, "-o", folder, "--dry-run")
     assert [line.rpartition(": ")[2] for line in listed.splitlines()] == [
         "finished",
         "new",
@@ -57,12 +56,12 @@ def test_failed_runs_are_tried_again_and_reported_the_others_finish_and_are_not_
         "3 runs",
     ]
     before = results(folder)
-    again = endocil("sweep", file, "-o", folder, "--retries", "0")
-    assert again.returncode == 1
-    assert "3 runs, 2 of them finished before" in again.stdout
+    status, said, _ = endocil("sweep", file, "-o", folder, "--retries", "0")
+    assert status == 1
+    assert "3 runs, 2 of them finished before" in said
     assert log.read_text().count("-- attempt") == 3
     assert results(folder) == before
-    kept = endocil("sweep", file, "-o", tmp_path / "elsewhere", "--ledger", ledger, "--dry-run").stdout
+    _, kept, _ = endocil("sweep", file, "-o", tmp_path / "elsewhere", "--ledger", ledger, "--dry-run")
     assert kept.count("in the ledger") == 2
 
 
@@ -77,43 +76,44 @@ def stopped(folder: Path) -> bool:
     return True
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_an_interrupted_sweep_leaves_no_process_behind_and_the_same_command_goes_on(
-    how: signal.Signals, tmp_path: Path
-) -> None:
-    epochs = {**SMALL["train"], "epochs": 12}
-    file = write_sweep(
-        tmp_path, set={"train.epochs": 12, "run.checkpoint_seconds": 0.0}, vary={"seed": [3, 4]}
-    )
-    typed = command("sweep", file, "-o", tmp_path / "out", "--workers", "2")
-    sweep = subprocess.Popen(typed, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    deadline = time.monotonic() + 120
-    while sum('"epoch"' in path.read_text() for path in tmp_path.glob("out/*/events.jsonl")) < 1:
-        assert sweep.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    os.kill(sweep.pid, how)
-    _, said = sweep.communicate(timeout=60)
-    if how is signal.SIGINT:
-        assert sweep.returncode == 130
-        assert "Go on with the same command" in said
-        assert "Traceback" not in said
-    while not stopped(tmp_path / "out"):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert not list(tmp_path.glob("out/*/metrics.json")), "the runs ended before they were stopped"
-    assert endocil("sweep", file, "-o", tmp_path / "out").returncode == 0
-    names = runs_in(tmp_path / "out")
-    assert len(names) == 2
-    for seed, name in zip((3, 4), names, strict=True):
-        assert f"seed{seed}" in name
-    expected = alone(tmp_path / "alone", names[0], seed=3, train=epochs)
-    assert expected.items() <= results(tmp_path / "out").items()
+def test_an_interrupted_sweep_leaves_no_process_behind_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    settings = {"train.epochs": 16, "run.checkpoint_seconds": 0.0}
+    file, folder = write_sweep(tmp_path, set=settings, vary={"seed": [3]}), tmp_path / "out"
+    typed, deadline, seen = command("sweep", file, "-o", folder), time.monotonic() + 200, 0
+    for how in (signal.SIGINT, signal.SIGKILL):
+        sweep = subprocess.Popen(typed, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        while (
+            now := sum(path.read_text().count('"epoch"') for path in folder.glob("*/events.jsonl"))
+        ) <= seen:
+            assert sweep.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        seen = now
+        os.kill(sweep.pid, how)
+        _, said = sweep.communicate(timeout=60)
+        if how is signal.SIGINT:
+            assert sweep.returncode == 130
+            assert "Go on with the same command" in said
+            assert "Traceback" not in said
+        while not stopped(folder):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert not list(folder.glob("*/metrics.json")), "the run ended before it was stopped"
+    assert endocil("sweep", file, "-o", folder)[0] == 0
+    (name,) = runs_in(folder)
+    assert results(folder) == alone(tmp_path / "alone", name, seed=3, train={**SMALL["train"], "epochs": 16})
 
 
 def job_in(folder: Path) -> Job:
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     return Job("one", folder / "one", folder / "logs" / "one.toml", folder / "logs" / "one.log", folder)
+
+
+def test_what_a_run_takes_of_a_cluster_is_refused_without_one(tmp_path: Path) -> None:
+    status, _, errors = endocil("sweep", write_sweep(tmp_path), "-o", tmp_path / "out", "--gpus-per-run", "1")
+    assert status == 1
+    assert "are for --ray" in errors
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_a_machine_cannot_see_is_named(tmp_path: Path) -> None:
@@ -122,16 +122,14 @@ def test_a_folder_that_a_machine_cannot_see_is_named(tmp_path: Path) -> None:
 
 
 def test_a_run_that_was_killed_before_it_began_is_begun_again(tmp_path: Path) -> None:
-    import tomli_w
-
     job = job_in(tmp_path)
-    job.settings.write_text(tomli_w.dumps({**SMALL, "train": {**SMALL["train"], "epochs": 2}}))
     job.folder.mkdir()
     for name in ("split.csv", "leaks.json", ".split.csv.0.tmp"):
         (job.folder / name).write_text("half")
-    (outcome,) = [one for one in on_this_machine([job], 1, 0) if one is not None]
-    assert outcome.error == ""
-    assert (job.folder / "metrics.json").exists()
+    assert _command(job) == ["run", str(job.settings), "-o", str(job.folder)]
+    assert list(job.folder.iterdir()) == []  # which `run` asks for
+    (job.folder / "settings.toml").write_text("")
+    assert _command(job) == ["resume", str(job.folder)]
 
 
 def write_events(job: Job, *events: dict) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from small import endocil, write_sweep
+from small import SMALL, endocil, write_sweep
 
-from endocil import EndocilError, load_settings
+from endocil import EndocilError, load_settings, run
 from endocil.report import add_to_ledger, label
 from endocil.sweep.file import read_sweep
 from endocil.sweep.plan import plan
@@ -24,8 +24,8 @@ def images_of(files: list[Path], column: str = "image") -> set[str]:
 def test_tuning_predicts_validation_images_alone_and_its_runs_stay_out_of_the_ledger(tmp_path: Path) -> None:
     file = write_sweep(tmp_path, set={"scenario.validation": 0.3}, vary={"method": ["icarl"]}, search=RATES)
     folder = tmp_path / "out"
-    done = endocil("tune", file, "-o", folder)
-    assert done.returncode == 0, done.stderr
+    status, _, errors = endocil("tune", file, "-o", folder)
+    assert status == 0, errors
     runs = sorted(path.parent for path in folder.glob("*/metrics.json"))
     assert len(runs) == 2
     for one in runs:
@@ -71,21 +71,18 @@ def test_tuning_predicts_validation_images_alone_and_its_runs_stay_out_of_the_le
     ],
 )
 def test_what_cannot_be_tuned_is_refused_with_the_way_out(tmp_path: Path, content: dict, words: str) -> None:
-    refused = endocil("tune", write_sweep(tmp_path, **content), "-o", tmp_path / "out")
-    assert refused.returncode == 1
-    assert len(refused.stderr.strip().splitlines()) == 1
-    assert words in refused.stderr
+    status, _, errors = endocil("tune", write_sweep(tmp_path, **content), "-o", tmp_path / "out")
+    assert status == 1
+    assert len(errors.strip().splitlines()) == 1
+    assert words in errors
     assert not (tmp_path / "out").exists()
 
 
 def test_a_sweep_refuses_a_search_and_a_run_refuses_to_validate_without_images(tmp_path: Path) -> None:
-    refused = endocil("sweep", write_sweep(tmp_path, search=RATES), "-o", tmp_path / "out")
-    assert "'endocil tune' takes" in refused.stderr
-    unable = endocil(
-        "run", tmp_path / "tiny.toml", "-o", tmp_path / "run", "--set", "run.evaluate=validation"
-    )
-    assert unable.returncode == 1
-    assert "no image is in that part; set scenario.validation" in unable.stderr
+    _, _, refused = endocil("sweep", write_sweep(tmp_path, search=RATES), "-o", tmp_path / "out")
+    assert "'endocil tune' takes" in refused
+    with pytest.raises(EndocilError, match=r"no image is in that part; set scenario\.validation"):
+        run({**SMALL, "run": {"evaluate": "validation"}}, tmp_path / "run")
 
 
 @pytest.mark.parametrize(("metric", "first"), [("softmax.acc_avg", 0.1), ("softmax.af", 0.001)])

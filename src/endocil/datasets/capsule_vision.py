@@ -13,11 +13,11 @@ from pathlib import Path
 from endocil.datasets.archives import Progress
 from endocil.datasets.downloads import Download, Entry, find_download
 from endocil.datasets.facts import Archive, DataSet, parse_counts
-from endocil.datasets.folder import expand
 from endocil.datasets.kvasir_capsule import with_video
 from endocil.datasets.public import Row, listed, repeated_names, table_of
 from endocil.datasets.xlsx import read_xlsx
 from endocil.errors import EndocilError
+from endocil.files import expand
 from endocil.images.table import ImageTable
 
 FACTS = DataSet(

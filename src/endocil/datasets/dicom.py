@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from endocil.datasets.folder import expand
 from endocil.datasets.listing import Row, read_listing, refuse_missing
 from endocil.datasets.table_file import table_of, without_repeats
 from endocil.errors import EndocilError
+from endocil.files import expand
 from endocil.images.dicom import DicomReader, count_frames, pydicom, read_header
 from endocil.images.shades import Window
 from endocil.images.table import ImageTable, UnreadableImageError

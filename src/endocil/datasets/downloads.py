@@ -16,8 +16,9 @@ from PIL import Image
 from endocil.datasets import members
 from endocil.datasets.archives import RECORD, Progress, extract
 from endocil.datasets.facts import PARTS, DataSet
-from endocil.datasets.folder import expand
+from endocil.datasets.walking import walk
 from endocil.errors import EndocilError
+from endocil.files import expand
 from endocil.images.decode import FileReader
 
 
@@ -98,6 +99,9 @@ class PlacedFiles:
     def whole(self, image_id: str) -> Image.Image:
         return self.files.whole(self.paths[image_id])
 
+    def dimensions(self, image_id: str) -> tuple[int, int]:
+        return self.files.dimensions(self.paths[image_id])
+
     def fingerprint(self, ids: Sequence[str]) -> str:
         return self.files.fingerprint([self.paths[image_id] for image_id in ids])
 
@@ -158,23 +162,10 @@ def _is_needed(facts: DataSet, archive: str, seen: set[str]) -> bool:
 
 
 def _walk(top: Path, above: tuple[str, ...]) -> Iterator[File]:
-    """Files below a folder, links to folders followed, circles not."""
-    seen: set[str] = set()
-    for place, folders, files in os.walk(top, followlinks=True, onerror=_cannot_list):
-        real = os.path.realpath(place)
-        if real in seen:
-            folders.clear()
-            continue
-        seen.add(real)
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        here = above if Path(place) == top else (*above, *Path(place).relative_to(top).parts)
-        for name in sorted(files):
+    for place in walk(top):
+        for name in place.files:
             if name != RECORD:
-                yield File((*here, name), os.path.join(place, name))
-
-
-def _cannot_list(error: OSError) -> None:
-    raise EndocilError(f"cannot list the folder {error.filename}: {error.strerror}") from error
+                yield File((*above, *place.parts, name), os.path.join(place.path, name))
 
 
 def _entry(facts: DataSet, file: File) -> Entry | None:

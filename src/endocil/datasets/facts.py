@@ -60,7 +60,7 @@ class DataSet:
 # What a folder or a file of an official split is called -> what the part is called here.
 PARTS = {
     **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("val", "validate", "validation"), "validation"),
+    **dict.fromkeys(("val", "valid", "validate", "validation"), "validation"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
 

@@ -5,8 +5,6 @@ commas, semicolons or tabs. Paths may have backslashes. They start at `root` and
 there are followed. An absolute path counts only where the caller allows it.
 """
 
-import csv
-import io
 import os
 import posixpath
 import re
@@ -14,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 
+from endocil.datasets.facts import PARTS
 from endocil.errors import EndocilError
-from endocil.files import ENCODING_ERRORS
+from endocil.files import read_fields
 
 ROLES = {  # the first name of each role wins over its others
     "path": ("path", "file", "filename", "image", "imagepath", "filepath", "imagefile"),
@@ -27,11 +26,7 @@ ROLES = {  # the first name of each role wins over its others
     "frame": ("frame", "framenumber"),
 }
 _NEEDED = ("path", "label")
-_PARTS = {
-    **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("validation", "val", "valid", "validate"), "validation"),
-    **dict.fromkeys(("test", "testing"), "test"),
-}
+_DIGITS = 9  # of a task, a frame or a fold: none has a billion
 
 
 @dataclass(frozen=True)
@@ -49,13 +44,17 @@ class Row:
 
 def read_listing(file: Path, columns: Mapping[str, str | None], *, absolute_paths: bool) -> list[Row]:
     """All rows in the file's order; `columns` names the column of a role where its name alone does not tell."""
-    header, lines = _fields(file)
+    try:
+        found = read_fields(file, ",;\t", any_bytes=False)
+    except EndocilError as error:
+        raise EndocilError(f"data.file: {error}") from error
+    header, lines = [name.strip() for name in found[0][1]] if found else [], found[1:]
     place = _places(file, header, columns)
     rows = []
     for number, line in lines:
         if len(line) != len(header):
             raise EndocilError(
-                f"{file}, line {number}: {len(line)} fields; expected {len(header)} as in line 1"
+                f"{file}, line {number}: {len(line)} fields; expected {len(header)} as in line {found[0][0]}"
             )
         said = {role: line[column].strip() for role, column in place.items()}
         try:
@@ -78,26 +77,6 @@ def refuse_missing(file: Path, root: Path, paths: Iterable[str]) -> None:
             f"{len(missing)} of {len(wanted)} files that {file} lists are not in {root}: {listed}; "
             f"give the folder at which the paths start by --set data.root=FOLDER, or take them off the list"
         )
-
-
-def _fields(file: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
-    """The header, and (line number, fields) of the other lines that are not empty."""
-    try:
-        text = file.read_text("utf-8-sig", ENCODING_ERRORS)
-    except OSError as error:
-        raise EndocilError(f"cannot read the list data.file {file}: {error.strerror or error}") from error
-    if "\0" in text:
-        raise EndocilError(f"{file} is no text in UTF-8; save the list as CSV in UTF-8")
-    first = text.split("\n", 1)[0]
-    comma, semicolon, tab = (next(csv.reader([first], delimiter=mark), []) for mark in ",;\t")
-    header = max(comma, semicolon, tab, key=len)
-    delimiter = "," if header is comma else ";" if header is semicolon else "\t"
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
-    try:
-        lines = [(reader.line_num, line) for line in reader if any(field.strip() for field in line)]
-    except csv.Error as error:
-        raise EndocilError(f"{file}, line {reader.line_num}: {error}") from error
-    return [name.strip() for name in lines[0][1]] if lines else [], lines[1:]
 
 
 def _places(file: Path, header: list[str], columns: Mapping[str, str | None]) -> dict[str, int]:
@@ -166,15 +145,20 @@ def _checked_path(text: str, absolute_paths: bool) -> str:
 
 def _part(text: str) -> str:
     if text == "" or text.isdecimal():
-        return str(int(text)) if text else ""
-    if text.casefold() not in _PARTS:
-        raise EndocilError(f"the split is '{text}'; expected train, validation, test or the number of a fold")
-    return _PARTS[text.casefold()]
+        return str(_number("fold", text)) if text else ""
+    if text.casefold() not in PARTS:
+        raise EndocilError(
+            f"the split is '{text[:40]}'; expected train, validation, test or the number of a fold"
+        )
+    return PARTS[text.casefold()]
 
 
 def _number(role: str, text: str) -> int:
-    if text and not text.isdecimal():
-        raise EndocilError(f"the {role} is '{text}'; expected a whole number from 0 on, or nothing")
+    if text and (not text.isdecimal() or len(text) > _DIGITS):
+        shown = text if len(text) <= 40 else f"{text[:40]}..."
+        raise EndocilError(
+            f"the {role} is '{shown}'; expected a whole number from 0 on with at most {_DIGITS} digits, or nothing"
+        )
     return int(text) if text else -1
 
 

@@ -1,7 +1,5 @@
 """Official splits: lists of images that the makers of a data set publish beside it."""
 
-import csv
-import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,10 +8,9 @@ from pathlib import Path
 
 from endocil.datasets.downloads import Download
 from endocil.datasets.facts import PARTS
-from endocil.datasets.folder import expand
 from endocil.datasets.public import Row
 from endocil.errors import EndocilError
-from endocil.files import ENCODING_ERRORS
+from endocil.files import expand, read_csv
 
 
 @dataclass(frozen=True)
@@ -56,23 +53,8 @@ def with_official_parts(
 
 
 def read_delimited(path: Path) -> list[dict[str, str]]:
-    """A CSV file with commas or semicolons; a line that is too short or too long is refused by its number."""
-    try:
-        text = path.read_text("utf-8-sig", ENCODING_ERRORS)
-    except OSError as error:
-        raise EndocilError(f"cannot read {path}: {error.strerror or error}") from error
-    first = text.partition("\n")[0]
-    reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=max(",;", key=first.count))
-    try:
-        rows = [(reader.line_num, dict(row)) for row in reader]
-    except csv.Error as error:
-        raise EndocilError(f"{path}, line {reader.line_num}: {error}") from error
-    for number, row in rows:
-        if None in row or None in row.values():
-            raise EndocilError(
-                f"{path}, line {number}: expected the fields {', '.join(reader.fieldnames or ())}"
-            )
-    return [row for _, row in rows]
+    """A published list, with commas or semicolons."""
+    return read_csv(path, ",;", any_bytes=False)
 
 
 def _files_given(form: SplitFormat, splits: str) -> list[Path]:

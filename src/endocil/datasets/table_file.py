@@ -16,9 +16,9 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
-from endocil.datasets.folder import expand
 from endocil.datasets.listing import Row, read_listing, refuse_missing
 from endocil.errors import EndocilError
+from endocil.files import expand
 from endocil.images.decode import FileReader, file_of
 from endocil.images.frame import WholeReader
 from endocil.images.table import ImageTable, Reader

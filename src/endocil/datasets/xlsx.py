@@ -13,6 +13,7 @@ from pathlib import Path
 from xml.parsers import expat
 
 from endocil.errors import EndocilError
+from endocil.files import refuse_special
 
 MAX_BYTES = 256 * 2**20  # of one part, unpacked: twenty times the largest table of the public data sets
 MAX_CELLS = 20_000_000
@@ -36,6 +37,7 @@ class _RefusedError(ValueError):
 def read_xlsx(path: Path) -> list[dict[str, str]]:
     """The lines below the first of the first sheet; cells that are not there are empty."""
     try:
+        refuse_special(path)
         with zipfile.ZipFile(path) as file:
             strings = _strings(file)
             lines = _lines(file, _first_sheet(file), strings)

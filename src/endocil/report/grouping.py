@@ -7,7 +7,7 @@ by name here: an experiment is called after its method and, where that is not en
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, Generic, Protocol, TypeVar
@@ -78,6 +78,16 @@ def data_label(settings: Mapping[str, Any]) -> str:
     return name if folder == name else f"{name} {folder}"
 
 
+def split_label(settings: Mapping[str, Any]) -> str:
+    """The data and, where it is not split by image, how it is: "folder mine by group (near-duplicates)"."""
+    scenario = settings.get("scenario", {})
+    how, groups = scenario.get("split_by", "image"), scenario.get("groups", "given")
+    if scenario.get("split"):
+        how, groups = "file", last_name(scenario["split"])
+    told = "" if how == "image" else f" by {how}" if groups == "given" else f" by {how} ({last_name(groups)})"
+    return data_label(settings) + told
+
+
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """{"memory": {"select": "mmd"}} as {"memory.select": "mmd"}; None means absent, as TOML has no null."""
     found: dict[str, Any] = {}
@@ -114,14 +124,18 @@ def _canonical(settings: Mapping[str, Any]) -> str:
     return json.dumps(settings, sort_keys=True, default=str)
 
 
-def groups(results: Iterable[R]) -> list[Group[R]]:
-    """Results that differ in the seed alone together, in order of appearance; a repeated seed counts once."""
+def groups(
+    results: Iterable[R], apart: Callable[[Mapping[str, Any]], str] = lambda settings: ""
+) -> list[Group[R]]:
+    """Results that differ in the seed alone together, in order of appearance; a repeated seed counts once.
+
+    `apart`: what is told beside the label, in a column of its own, so that the label need not tell it."""
     found: dict[str, dict[int, R]] = {}
     for result in results:
         key = _canonical(_without_seed(result.settings))
         found.setdefault(key, {}).setdefault(result.settings["seed"], result)
     members = [tuple(by_seed[seed] for seed in sorted(by_seed)) for by_seed in found.values()]
-    names = labels([results[0].settings for results in members])
+    names = labels([results[0].settings for results in members], apart)
     return [Group(name, results) for name, results in zip(names, members, strict=True)]
 
 
@@ -129,13 +143,15 @@ def _without_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in identity(settings).items() if key != "seed"}
 
 
-def labels(settings: Sequence[Mapping[str, Any]]) -> list[str]:
+def labels(
+    settings: Sequence[Mapping[str, Any]], apart: Callable[[Mapping[str, Any]], str] = lambda settings: ""
+) -> list[str]:
     """A label for each; those of the same method are told apart by the keys in which they differ."""
     same_method = defaultdict(list)
     for each in settings:
-        same_method[label(each)].append(each)
+        same_method[apart(each), label(each)].append(each)
     keys = {name: _telling(members) for name, members in same_method.items()}
-    return [label(each, keys[label(each)]) for each in settings]
+    return [label(each, keys[apart(each), label(each)]) for each in settings]
 
 
 def _telling(members: Sequence[Mapping[str, Any]]) -> set[str]:

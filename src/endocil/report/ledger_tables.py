@@ -1,9 +1,10 @@
 """Tables from the ledger: every experiment, both heads with their costs, and the ablation of the components."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 
-from endocil.report.grouping import DASH, Group, data_label, flat, groups, identity, label, varying
+from endocil.report.grouping import DASH, Group, flat, groups, identity, label, split_label, varying
 from endocil.report.ledger import Entry
 from endocil.report.tables import Cell, Column, Table, metric_cells, metric_columns, spread
 
@@ -20,7 +21,7 @@ Entries = Group[Entry]
 
 def ledger_table(entries: Sequence[Entry]) -> Table:
     """Every experiment, data set by data set, mean ± sample standard deviation over its seeds."""
-    found = sorted(groups(entries), key=_order)
+    found = sorted(groups(entries, split_label), key=_order)
     columns = (
         Column("data", "Data"),
         Column("method", "Method"),
@@ -34,14 +35,14 @@ def ledger_table(entries: Sequence[Entry]) -> Table:
 
 def _order(group: Entries) -> tuple[str, bool, int, str]:
     entry = group.first
-    return (data_label(entry.settings), not group.incremental, entry.exemplars, group.label)
+    return (split_label(entry.settings), not group.incremental, entry.exemplars, group.label)
 
 
 def _ledger_row(group: Entries) -> tuple[Cell, ...]:
     entry = group.first
     tasks = len(entry.metrics["task_sizes"])
     return (
-        data_label(entry.settings),
+        split_label(entry.settings),
         group.label,
         tasks,
         _buffer(entry),
@@ -89,7 +90,7 @@ def costs_table(entries: Sequence[Entry]) -> Table:
 
     Of the runs that measured it, all others apart: so every row is the mean of the same runs."""
     measured = [entry for entry in entries if entry.peak_megabytes is not None]
-    found = sorted(groups(measured), key=_order)
+    found = sorted(groups(measured, split_label), key=_order)
     lines = [(group, head) for group in found for head in HEADS if group.first.metrics.get(head) is not None]
     columns = (
         Column("data", "Data"),
@@ -103,13 +104,13 @@ def costs_table(entries: Sequence[Entry]) -> Table:
         Column("peak_megabytes", "Peak MB", True),
     )
     rows = tuple(_costs_row(group, head) for group, head in lines)
-    fair = dict(zip((group.label for group in found), _contests(found), strict=True))
-    contests = tuple(fair[group.label] and f"{head} {fair[group.label]}" for group, head in lines)
+    fair = dict(zip(map(id, found), _contests(found), strict=True))
+    contests = tuple(fair[id(group)] and f"{head} {fair[id(group)]}" for group, head in lines)
     return Table("Both heads of the runs in the ledger, in percent, and their costs", columns, rows, contests)
 
 
 def _costs_row(group: Entries, head: str) -> tuple[Cell, ...]:
-    name = (data_label(group.first.settings), group.label, HEADS[head], len(group.seeds))
+    name = (split_label(group.first.settings), group.label, HEADS[head], len(group.seeds))
     costs = _costs(group) if head == "softmax" else (None,) * 4
     return (*name, *metric_cells(group, head), *costs)
 
@@ -126,8 +127,11 @@ def _costs(group: Entries) -> tuple[Cell, ...]:
 
 
 def ablation_table(entries: Sequence[Entry]) -> Table:
-    """With and without each of the three components: the runs whose settings name all three."""
-    found = [group for group in groups(entries) if None not in _ticks(group)]
+    """With and without each of the three components: the runs whose settings name all three, and that differ
+    in them alone from another."""
+    named = [group for group in groups(entries) if None not in _ticks(group)]
+    rows_of = Counter(map(_without_components, named))
+    found = [group for group in named if rows_of[_without_components(group)] > 1]
     shared = _labels_without_components(found)
     found.sort(key=lambda group: (shared[group.label], _buffer(group.first) or "", _ticks(group)))
     rows = tuple(_ablation_row(group, shared[group.label]) for group in found)
@@ -145,6 +149,15 @@ def _ticks(group: Entries) -> tuple[bool | None, ...]:
     """True with the component, False without it, None where the run has neither."""
     settings = flat(group.first.settings)
     return tuple({on: True, off: False}.get(settings.get(key, "")) for _, key, on, off in ABLATION)
+
+
+def _without_components(group: Entries) -> str:
+    """All settings that may not differ within an ablation; options come and go with the components."""
+    own = ("seed", "method.loss", "method.gradients")
+    values = identity(group.first.settings)
+    sizes = ("memory.per_class", "memory.total")
+    kept = {k: v for k, v in values.items() if k not in own and (not k.startswith("memory.") or k in sizes)}
+    return json.dumps(kept, sort_keys=True, default=str)
 
 
 def _labels_without_components(found: list[Entries]) -> dict[str, str]:

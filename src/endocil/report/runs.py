@@ -25,6 +25,7 @@ class RunRecord:
     images: Mapping[str, Mapping[str, int]]  # class -> part -> number of images
     exemplars: tuple[Mapping[str, str], ...]  # the memory after the last task
     leaks: Json = field(default_factory=dict)  # how much of the test part the training part has seen
+    notes: tuple[str, ...] = ()  # on the images: what was left out, repeated, or could not be split
 
     def events_of(self, kind: str) -> tuple[Json, ...]:
         return tuple(event for event in self.events if event["event"] == kind)
@@ -48,7 +49,8 @@ def read_run(folder: Path) -> RunRecord:
         events=_read_events(folder / "events.jsonl"),
         images=_count_images(read_csv(folder / "split.csv")),
         exemplars=_last_memory(folder / "memory", len(metrics["task_sizes"])),
-        leaks=_read_json(folder / "leaks.json") if (folder / "leaks.json").is_file() else {},
+        leaks=_read_json_if_there(folder / "leaks.json"),
+        notes=tuple(_read_json_if_there(folder / "data.json").get("notes", ())),
     )
 
 
@@ -93,6 +95,11 @@ def _read_toml(path: Path) -> Json:
 
 def _read_json(path: Path) -> Json:
     return _object(path, _read(path))
+
+
+def _read_json_if_there(path: Path) -> Json:
+    """Runs of earlier versions have fewer files."""
+    return _read_json(path) if path.is_file() else {}
 
 
 def _object(where: Path | str, text: str) -> Json:

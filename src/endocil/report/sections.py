@@ -156,8 +156,10 @@ def leaks(runs: Sequence[RunRecord]) -> str:
         for name, rate in run.leaks.items()
         if name in RATES and rate is not None
     }
+    notes = dict.fromkeys(note for run in runs for note in run.notes)
+    told = f"<ul>{''.join(f'<li>{escaped(note)}</li>' for note in notes)}</ul>" if notes else ""
     if not rows:
-        return ""
+        return section("leaks", "The images", told) if told else ""
     order = list(RATES.values())
     table = plain_table(
         "Share of the test images with something like them in the training part",
@@ -168,7 +170,7 @@ def leaks(runs: Sequence[RunRecord]) -> str:
         "<p>A split by image puts near duplicates and neighbouring frames on both sides; accuracy on new patients "
         "is lower then. A split by group (scenario.split_by) keeps them together.</p>"
     )
-    return section("leaks", "How new the test images are", table + note)
+    return section("leaks", "The images, and how new those of the test are", table + note + told)
 
 
 def settings_and_environment(runs: Sequence[RunRecord]) -> str:

@@ -12,7 +12,7 @@ from endocil.errors import EndocilError
 from endocil.files import read_csv
 from endocil.images.table import ImageTable
 from endocil.randomness import generator
-from endocil.splitting.groups import by_group, grouped_by_pattern
+from endocil.splitting.groups import by_group, grouped_by_file, grouped_by_pattern, with_validation
 from endocil.splitting.parts import TEST, TRAIN, VALIDATION, Folds, Split
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "by_given",
     "by_group",
     "by_image",
+    "grouped_by_file",
     "grouped_by_pattern",
 ]
 
@@ -32,8 +33,9 @@ __all__ = [
 def by_image(table: ImageTable, *, validation: float, folds: Folds, seed: int) -> Split:
     """Each class on its own, at random: 4n // 5 images train, the rest test (the paper's rule), or fold by fold."""
     part = np.empty(len(table), dtype="U10")
+    order = np.array(sorted(range(len(table)), key=table.ids.__getitem__), np.int64)
     for label, name in enumerate(table.classes):
-        rows = np.flatnonzero(table.labels == label)
+        rows = order[table.labels[order] == label]
         part[rows] = _class_by_image(name, len(rows), validation, folds, seed)
     return Split(part)
 
@@ -46,7 +48,7 @@ def _class_by_image(name: str, n: int, validation: float, folds: Folds, seed: in
     else:
         fold = np.arange(n) % folds.number
         learn, test = shuffled[fold != folds.test], shuffled[fold == folds.test]
-    held = int(len(learn) * validation)
+    held = max(1, int(len(learn) * validation)) if validation and len(learn) > 1 else 0
     if len(learn) - held < 1:
         raise EndocilError(
             f"class '{name}' has {n} images: too few for a training and a test part; "
@@ -77,16 +79,7 @@ def by_given(table: ImageTable, *, validation: float, folds: Folds, seed: int) -
             f"the given split has the folds {', '.join(sorted(known))}; set scenario.folds = {len(known)} and "
             f"scenario.fold to one of them"
         )
-    return Split(_with_validation(table, part, validation, seed))
-
-
-def _with_validation(table: ImageTable, part: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """Set a share of each class's training images aside, at random by their ids."""
-    for label in range(len(table.classes)) if share else ():
-        rows = np.flatnonzero((table.labels == label) & (part == TRAIN))
-        ordered = sorted(rows, key=lambda row: generator(seed, "validation", table.ids[row]).initial_seed())
-        part[ordered[: int(len(rows) * share)]] = VALIDATION
-    return part
+    return Split(with_validation(table, part, validation, seed))
 
 
 def by_file(table: ImageTable, path: Path) -> Split:

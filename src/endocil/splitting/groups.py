@@ -2,11 +2,13 @@
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from endocil.errors import EndocilError
+from endocil.files import read_csv
 from endocil.images.table import ImageTable
 from endocil.randomness import generator
 from endocil.splitting.parts import TEST, TEST_SHARE, TRAIN, VALIDATION, Folds, Split
@@ -14,36 +16,59 @@ from endocil.splitting.parts import TEST, TEST_SHARE, TRAIN, VALIDATION, Folds, 
 Counts = dict[str, Counter[str]]  # group -> class -> images
 
 
-def by_group(
-    table: ImageTable, groups: Sequence[str], *, validation: float, folds: Folds, seed: int
-) -> Split:
+def by_group(table: ImageTable, *, validation: float, folds: Folds, seed: int) -> Split:
     """No group on two sides; each class as near to its shares as whole groups allow. "" is a group of one image.
 
     A class that lies in one group trains and is not tested.
     """
-    if not any(groups):
+    if not any(table.groups):
         raise EndocilError(
-            "scenario.split_by is 'group', but no image has a group; give groups with the data (data.groups, or a "
-            "column of a CSV), or set scenario.groups to 'near-duplicates' or to a pattern on the file name"
+            "scenario.split_by is 'group', but no image has a group; give groups with the data (a column of a CSV, "
+            "data.groups), or set scenario.groups to 'near-duplicates', a CSV file, or a pattern on the file name"
         )
-    names = [group or f"image {image}" for group, image in zip(groups, table.ids, strict=True)]
+    names = _names(table)
     counts = _group_counts(table, names)
     part_of = _test_or_train(counts, folds, seed)
     _cover(part_of, counts, TRAIN)
     if folds.number is None:
         _cover(part_of, counts, TEST)
-    if validation:
-        learning = {group: counts[group] for group, part in part_of.items() if part == TRAIN}
-        part_of |= _binned(learning, {TRAIN: 1.0 - validation, VALIDATION: validation}, seed)
-        _cover(part_of, counts, TRAIN, taking=VALIDATION)
+    _set_aside(part_of, counts, validation, seed)
     part = np.array([part_of[name] for name in names], dtype="U10")
     return Split(part, _untested(table, names, part))
 
 
-def _group_counts(table: ImageTable, groups: Sequence[str]) -> Counts:
+def with_validation(table: ImageTable, part: np.ndarray, share: float, seed: int) -> np.ndarray:
+    """Set a share of the training part aside, by whole groups; an image without a group is one."""
+    rows = np.flatnonzero(part == TRAIN)
+    names = _names(table)
+    counts = _group_counts(table, names, rows)
+    part_of = dict.fromkeys(counts, TRAIN)
+    _set_aside(part_of, counts, share, seed)
+    found = part.copy()
+    found[rows] = [part_of[names[row]] for row in rows]
+    return found
+
+
+def _set_aside(part_of: dict[str, str], counts: Counts, share: float, seed: int) -> None:
+    """Validation groups out of the training groups; a class keeps one to learn from before it gets one to validate."""
+    if not share:
+        return
+    learning = {group: counts[group] for group, part in part_of.items() if part == TRAIN}
+    part_of |= _binned(learning, {TRAIN: 1.0 - share, VALIDATION: share}, seed)
+    _cover(part_of, counts, TRAIN, taking=VALIDATION)
+    _cover(part_of, counts, VALIDATION, taking=TRAIN)
+
+
+def _names(table: ImageTable) -> list[str]:
+    """The group of each image; one without a group is a group of its own."""
+    return [group or f"image {image}" for group, image in zip(table.groups, table.ids, strict=True)]
+
+
+def _group_counts(table: ImageTable, groups: Sequence[str], rows: Iterable[int] | None = None) -> Counts:
+    """Of these rows of the table, or of all."""
     counts: Counts = defaultdict(Counter)
-    for group, label in zip(groups, table.labels.tolist(), strict=True):
-        counts[group][table.classes[label]] += 1
+    for row in range(len(groups)) if rows is None else rows:
+        counts[groups[row]][table.classes[table.labels[row]]] += 1
     return dict(counts)
 
 
@@ -117,9 +142,8 @@ def _untested(table: ImageTable, groups: Sequence[str], part: np.ndarray) -> tup
         rows = np.flatnonzero(table.labels == label)
         if not (part[rows] == TEST).any():
             n = len({groups[row] for row in rows.tolist()})
-            said.append(
-                f"class '{name}' lies in {n} group{'s' if n > 1 else ''}: all its images train, and none tests it"
-            )
+            why = "it lies in one group" if n == 1 else f"none of its {n} groups is in the test part"
+            said.append(f"class '{name}' is learned and not tested: {why}")
     return tuple(said)
 
 
@@ -138,3 +162,17 @@ def grouped_by_pattern(table: ImageTable, pattern: str) -> tuple[str, ...]:
     if not any(found):
         raise EndocilError(f"scenario.groups '{pattern}' fits no image, such as {table.ids[0]}")
     return tuple(match[1] or "" if match else "" for match in found)
+
+
+def grouped_by_file(table: ImageTable, path: Path) -> tuple[str, ...]:
+    """A CSV file with the columns path (an image's id) and group, as `endocil data audit --groups` writes it."""
+    rows = read_csv(path)
+    if not rows or not {"path", "group"} <= rows[0].keys():
+        raise EndocilError(f"scenario.groups {path} tells no groups; expected the columns path, group")
+    group_of = {row["path"].replace("\\", "/").removeprefix("./"): row["group"] for row in rows}
+    missing = [image for image in table.ids if image not in group_of]
+    if missing:
+        raise EndocilError(
+            f"scenario.groups {path} has no line for {len(missing):,} of {len(table):,} images, first {missing[0]}"
+        )
+    return tuple(group_of[image] for image in table.ids)

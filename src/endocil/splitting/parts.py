@@ -1,10 +1,11 @@
 """The parts of a split, and the folds it may be made of."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from endocil.errors import EndocilError
+from endocil.images.table import ImageTable
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
 TEST_SHARE = 0.2  # of each class, as in the paper
@@ -16,6 +17,13 @@ class Split:
 
     part: np.ndarray  # (N,) str: train, validation or test
     notes: tuple[str, ...] = ()
+
+    def telling_what_lacks_validation(self, table: ImageTable) -> "Split":
+        """With a note of the classes that have no validation image though some were wanted."""
+        held = np.bincount(table.labels[self.part == VALIDATION], minlength=len(table.classes))
+        lacking = [name for name, n in zip(table.classes, held, strict=True) if n == 0]
+        note = f"no validation image, as there are too few images or groups: {', '.join(lacking)}"
+        return replace(self, notes=(*self.notes, note)) if lacking else self
 
 
 @dataclass(frozen=True)

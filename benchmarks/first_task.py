@@ -1,0 +1,85 @@
+"""What sharing the first task saves: the same sweep with and without, in turns, as a ratio of wall time.
+
+    python benchmarks/first_task.py [--settings smoke] [--rounds 3] [--workers 1]
+
+Every sweep runs in a new folder, so that nothing is skipped; images are decoded before the first round. The results
+of the two sweeps are compared byte for byte.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from rich.console import Console
+
+from endocil.assembly import assemble
+from endocil.sweep.file import SweepFile
+from endocil.sweep.folder import SweepFolder
+from endocil.sweep.plan import Planned, plan
+from endocil.sweep.running import How, run_all
+
+METHODS = ["finetune", "lwf", "icarl", "wa", "bic", "mrfa"]
+Row = dict[str, float | int | str]
+
+
+def runs_of(settings: str, overrides: list[str]) -> list[Planned]:
+    """Methods that start alike; their later tasks cost about the same."""
+    return plan(SweepFile(settings=settings, vary={"method": METHODS}), Path(), overrides)
+
+
+def seconds_of(runs: list[Planned], folder: Path, workers: int, *, share: bool) -> float:
+    began = time.perf_counter()
+    with open("/dev/null", "w") as nowhere:
+        failed = run_all(SweepFolder(folder), runs, How(workers=workers, share=share), Console(file=nowhere))
+    assert not failed, failed
+    return time.perf_counter() - began
+
+
+def results(folder: Path) -> dict[str, bytes]:
+    kept = [*folder.glob("*/metrics.json"), *folder.glob("*/predictions/*"), *folder.glob("*/memory/*")]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in kept}
+
+
+def rows(
+    settings: str = "smoke", rounds: int = 3, workers: int = 1, overrides: tuple[str, ...] = ()
+) -> list[Row]:
+    """One row: the sweep with a shared first task over the sweep without, median and range over the rounds."""
+    runs = runs_of(settings, list(overrides))
+    assemble(runs[0].settings)  # the images are decoded once, before anything is timed
+    taken: dict[bool, list[float]] = {True: [], False: []}
+    with tempfile.TemporaryDirectory() as place:
+        for turn in range(rounds):
+            for share in (True, False):
+                folder = Path(place, f"{turn}-{share}")
+                taken[share].append(seconds_of(runs, folder, workers, share=share))
+            assert results(Path(place, f"{turn}-True")) == results(Path(place, f"{turn}-False"))
+    ratios = [shared / alone for shared, alone in zip(taken[True], taken[False], strict=True)]
+    return [
+        {
+            "sweep": f"{len(runs)} runs of {settings}, {workers} at a time",
+            "seconds shared": round(statistics.median(taken[True]), 1),
+            "seconds alone": round(statistics.median(taken[False]), 1),
+            "ratio": round(statistics.median(ratios), 3),
+            "range": f"{min(ratios):.3f}-{max(ratios):.3f}",
+            "rounds": rounds,
+        }
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--settings", default="smoke", help="a preset or a settings file")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE")
+    chosen = parser.parse_args()
+    for row in rows(chosen.settings, chosen.rounds, chosen.workers, tuple(chosen.overrides)):
+        print("; ".join(f"{key}: {value}" for key, value in row.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""A batch in pieces, a share without images, scaled losses: the step is that of the whole batch."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from life import ALL_METHODS, Life, new_method
+from torch import Tensor, nn
+
+from endocil.checkpoint import grow
+from endocil.images.augment import Augmentation
+from endocil.images.batch import Batch, share_of, training_batches
+from endocil.images.cache import Images
+from endocil.methods.method import Phase
+from endocil.precision import Precision
+from endocil.training import only_training, optimizer_of, step, total_loss
+
+
+def second_task(images: Images, folder: Path, name: str, **options: object) -> tuple[Life, Phase]:
+    life = Life(images, folder, new_method(name, **options), increments=(2, 2, 2))
+    at = min(1, len(life.scenario.tasks) - 1)
+    task = life.live(at).scenario.tasks[at]
+    grow(life.method, task, life.fabric.device)
+    (phase, *_) = life.method.phases(task, life.data(task))
+    return life, replace(phase, schedule=replace(phase.schedule, learning_rate=1e-3))
+
+
+def batches(phase: Phase, share: tuple[int, int] = (0, 1)) -> list[Batch]:
+    found = training_batches(phase.images, 12, Augmentation(), 0, (1, 0, 0), torch.device("cpu"), share)
+    return list(found)[:3]
+
+
+def trained(life: Life, phase: Phase, **how: object) -> dict[str, Tensor]:
+    """The state after three steps with batch norm's statistics frozen: in pieces each would have its own."""
+    with only_training(life.method, (*phase.train, phase.gradients)):
+        for module in life.method.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eval()
+        optimizer = optimizer_of(phase)
+        for batch in batches(phase):
+            step(phase, batch, optimizer, life.fabric, **how)
+    return {name: value.clone() for name, value in life.method.state_dict().items()}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    for name, value in one.items():
+        torch.testing.assert_close(other[name], value, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("name", ALL_METHODS)
+def test_a_batch_in_four_pieces_trains_as_one(images: Images, tmp_path: Path, name: str) -> None:
+    whole = trained(*second_task(images, tmp_path / "1", name))
+    pieces = trained(*second_task(images, tmp_path / "4", name), accumulate=4)
+    same(whole, pieces)
+
+
+@pytest.mark.parametrize("name", ["dgr", "endocil", "icarl"])
+def test_a_scaled_loss_gives_the_same_step(images: Images, tmp_path: Path, name: str) -> None:
+    plain = trained(*second_task(images, tmp_path / "1", name))
+    scaled = Precision("16", scale=2.0**10)
+    scaled.bits = "32"  # the scale alone, without 16-bit numbers
+    same(plain, trained(*second_task(images, tmp_path / "2", name), precision=scaled))
+
+
+@pytest.mark.parametrize("name", ALL_METHODS)
+def test_shares_of_a_batch_add_up_to_it_even_if_one_is_empty(
+    images: Images, tmp_path: Path, name: str
+) -> None:
+    life, phase = second_task(images, tmp_path, name)
+    whole = batches(phase)[0]
+    few = replace(
+        whole._piece(0, 2), batch_labels=whole.batch_labels[:2], batch_from_memory=whole.batch_from_memory[:2]
+    )
+    shares = [
+        few._piece(place.start, place.stop - place.start) for place in (share_of(2, i, 3) for i in range(3))
+    ]
+    assert [len(share) for share in shares] == [0, 1, 1]
+    life.method.eval()
+    total = total_loss(phase.objective(few), 2, 2)
+    parts = [total_loss(phase.objective(share), len(share), 2) for share in shares]
+    torch.testing.assert_close(torch.stack(parts).sum(), total, rtol=1e-4, atol=1e-5)
+
+
+def test_the_shares_of_a_batch_are_its_images_as_one_process_sees_them(
+    images: Images, tmp_path: Path
+) -> None:
+    _, phase = second_task(images, tmp_path, "icarl")
+    whole = batches(phase)
+    shares = [batches(phase, (i, 3)) for i in range(3)]
+    for step_, batch in enumerate(whole):
+        parts = [share[step_] for share in shares]
+        assert torch.equal(torch.cat([part.images for part in parts]), batch.images)
+        assert torch.equal(torch.cat([part.labels for part in parts]), batch.labels)
+        drawn = torch.cat([part.uniform(2, "test") for part in parts])
+        assert torch.equal(drawn, batch.uniform(2, "test"))
+        assert all(torch.equal(part.batch_labels, batch.labels) for part in parts)
+
+
+def test_an_overflowing_step_is_left_out_and_halves_the_scale() -> None:
+    precision = Precision("16", scale=1024.0)
+    assert precision.unscale([torch.tensor([2048.0])])
+    assert precision.factor == 1024.0
+    gradient = torch.tensor([torch.inf, 1.0])
+    assert not precision.unscale([gradient])
+    assert precision.factor == 512.0
+    for _ in range(2000):
+        assert precision.unscale([torch.ones(1)])
+    assert precision.factor == 1024.0
+
+
+def test_gradients_are_divided_by_the_scale_that_they_were_multiplied_by() -> None:
+    precision, gradient = Precision("16", scale=8.0), torch.tensor([24.0])
+    precision.unscale([gradient])
+    assert gradient.item() == 3.0
+    assert Precision("32").factor == Precision("bf16").factor == 1.0
+
+
+@pytest.mark.parametrize("bits", ["bf16", "16"])
+def test_sixteen_bits_train_and_come_near_thirty_two(images: Images, tmp_path: Path, bits: str) -> None:
+    plain = trained(*second_task(images, tmp_path / "1", "endocil"))
+    other = trained(*second_task(images, tmp_path / "2", "endocil"), precision=Precision(bits, scale=1.0))
+    start, _ = second_task(images, tmp_path / "3", "endocil")
+    begun = start.method.state_dict()
+    moved = (plain["classifier.weight"] - begun["classifier.weight"]).norm()
+    assert 0.0 < (other["classifier.weight"] - plain["classifier.weight"]).norm() < 0.2 * moved
