@@ -30,8 +30,8 @@ format: $(READY)  ## put every file into the common format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY)  ## speed and memory of exemplar selection
-	$(BIN)/python benchmarks/selection.py
+bench: $(READY)  ## speed as one table of ratios; ARGS="--quick" takes minutes
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench.py $(ARGS)
 
 clean:  ## remove the environment and caches (runs stay)
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache dist

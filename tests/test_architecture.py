@@ -14,7 +14,7 @@ SOURCE = Path(endocil.__file__).parent
 
 # The page of docs/architecture.md, top to bottom; a file imports only from blocks above it or from its own.
 BLOCKS = [
-    ["errors", "randomness", "files", "registry", "usage"],
+    ["errors", "randomness", "opening", "files", "registry", "usage"],
     ["settings", "presets"],
     ["_mmd", "_greedy", "selection", "losses", "gradients"],
     ["images", "datasets", "splitting", "scenario", "audit"],
@@ -23,7 +23,10 @@ BLOCKS = [
         "methods",
         "memory",
         "predictions",
+        "processes",
         "evaluation",
+        "precision",
+        "epoch_log",
         "training",
         "journal",
         "checkpoint",
@@ -33,6 +36,7 @@ BLOCKS = [
     ["metrics", "report"],
     [
         "assembly",
+        "devices",
         "estimate",
         "preflight",
         "environment",

@@ -291,11 +291,14 @@ def test_a_run_stopped_while_it_trains_or_after_taking_goes_on_to_the_same_files
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files cannot be locked there")
 def test_one_trains_the_others_wait_and_a_killed_one_makes_way(tmp_path: Path) -> None:
+    def type_(*arguments: str, name: str) -> subprocess.Popen:
+        log = (tmp_path / f"{name}.log").open("wb")
+        return subprocess.Popen([sys.executable, "-m", "endocil", *arguments], stdout=log)
+
     def start(name: str, method: str) -> subprocess.Popen:
         (tmp_path / f"{name}.toml").write_text(tomli_w.dumps(settings(method, tmp_path / "store")))
         given = [str(tmp_path / f"{name}.toml"), "-o", str(tmp_path / name)]
-        log = (tmp_path / f"{name}.log").open("wb")
-        return subprocess.Popen([sys.executable, "-m", "endocil", "run", *given], stdout=log)
+        return type_("run", *given, name=name)
 
     def wait_for(text: str, file: Path, process: subprocess.Popen) -> None:
         deadline = time.monotonic() + 120
@@ -313,7 +316,7 @@ def test_one_trains_the_others_wait_and_a_killed_one_makes_way(tmp_path: Path) -
     holder.wait()
     assert waiting.wait(timeout=120) == 0
     assert not any(record.get("shared") for record in untimed(tmp_path / "waiting"))
-    endocil.resume(tmp_path / "killed")
+    assert type_("resume", str(tmp_path / "killed"), name="resumed").wait(timeout=120) == 0
     assert any(record.get("shared") for record in untimed(tmp_path / "killed"))
     endocil.run(settings("icarl"), tmp_path / "alone")
     assert run_files(tmp_path / "killed") == run_files(tmp_path / "alone")

@@ -125,6 +125,7 @@ def test_impossible_budgets_and_unknown_selectors_are_refused() -> None:
     ):
         build_selector("best", {})
     with pytest.raises(
-        EndocilError, match="unknown memory key 'kernel'; known: bandwidth, kernels, refine, scale, self_pairs"
+        EndocilError,
+        match="unknown memory key 'kernel'; known: bandwidth, kernels, refine, scale, self_pairs",
     ):
         build_selector("mmd", {"kernel": 3})

@@ -40,3 +40,7 @@ def test_three_steps_of_two_processes_with_an_uneven_batch_are_those_of_one(
     apart: dict[str, float], name: str, mode: str
 ) -> None:
     assert apart[f"{name} {mode}"] < 2e-4
+
+
+def test_batch_norm_of_shares_is_that_of_the_whole_batch(apart: dict[str, float]) -> None:
+    assert apart["batch norm"] < 1e-12

@@ -18,9 +18,10 @@ from torch import nn
 from endocil.checkpoint import grow
 from endocil.devices import learning_on
 from endocil.images.augment import Augmentation
-from endocil.images.batch import training_batches
+from endocil.images.batch import share_of, training_batches
 from endocil.methods.method import Phase
 from endocil.networks import share_batch_norm
+from endocil.processes import add_up
 from endocil.training import only_training, optimizer_of, step
 
 BATCH, STEPS = 12, 3
@@ -57,6 +58,26 @@ def apart(name: str, images: object, folder: Path, team: object, *, frozen_stati
     return float(torch.stack(gaps).nan_to_num(torch.inf).max())
 
 
+def norm_apart(team: object) -> float:
+    """Batch norm in float64: shares of seven images against all of them."""
+    images = torch.linspace(-3, 5, 7 * 3 * 4 * 4, dtype=torch.float64).sin().view(7, 3, 4, 4) * 4
+    towards = torch.linspace(0, 9, images.numel(), dtype=torch.float64).cos().view_as(images)
+    whole, shared = nn.BatchNorm2d(3).double(), nn.BatchNorm2d(3).double()
+    share_batch_norm(shared)
+    mine = share_of(7, team.global_rank, team.world_size)
+    found = []
+    for norm, place in ((whole, slice(None)), (shared, mine)):
+        given = images[place].clone().requires_grad_(True)
+        given_back = norm(given)
+        (given_back * towards[place]).sum().backward()
+        gradients = [norm.weight.grad, norm.bias.grad]
+        if norm is shared:
+            add_up(team, gradients)
+        part = mine if norm is whole else slice(None)
+        found.append([given_back[part], given.grad[part], *gradients, norm.running_mean, norm.running_var])
+    return max(float((one - other).abs().max()) for one, other in zip(*found, strict=True))
+
+
 def main() -> None:
     rank, size, port, folder = sys.argv[1:]
     os.environ |= {"LOCAL_RANK": rank, "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -72,6 +93,7 @@ def main() -> None:
             for name in ALL_METHODS
             for frozen in (True, False)
         }
+        found["batch norm"] = norm_apart(team)
     if rank == "0":
         (Path(folder) / "apart.json").write_text(json.dumps(found), "utf-8")
 

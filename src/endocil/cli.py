@@ -41,7 +41,7 @@ def _application() -> typer.Typer:
     several = (sweep.sweep, sweep.tune)
     for command in (runs.demo, runs.run, runs.resume, *several, runs.check, results.methods, results.score):
         app.command()(command)
-    images = (downloads.where, downloads.check, audit.audit, data.synth, data.sheet, data.subset)
+    images = (downloads.where, downloads.check, audit.audit, data.synth, data.sheet, data.subset, data.cache)
     app.add_typer(_group("Images to learn from.", *images), name="data")
     kept = "Results kept for good, small enough for a repository."
     app.add_typer(_group(kept, ledger.add, ledger.table, ledger.insert), name="ledger")

@@ -36,24 +36,46 @@ def learning_on(accelerator: str, devices: int = 1, nodes: int = 1) -> Iterator[
     fabric = _start(accelerator, devices, nodes)
     try:
         yield fabric
+    except RuntimeError as error:
+        lost = isinstance(error, torch.distributed.DistError) or "Connection closed by peer" in str(error)
+        if fabric.world_size == 1 or not lost:
+            raise
+        raise EndocilError(
+            "another process of this run has ended; it tells why, if it could. Mend that and resume the run"
+        ) from error
     finally:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
 
 
 def _start(accelerator: str, devices: int, nodes: int) -> "Fabric":
+    devices, nodes = started(devices, nodes)
+    if devices * nodes == 1:
+        return one_device(accelerator)
+    with _refusing(accelerator, f"with {devices} devices on {nodes} machines"):
+        fabric = _fabric(accelerator, devices=devices, num_nodes=nodes, strategy="ddp")
+        fabric.launch()
+    return fabric
+
+
+def one_device(accelerator: str) -> "Fabric":
+    """This process alone on a device."""
+    with _refusing(accelerator, "here"):
+        return _fabric(accelerator, devices=1)
+
+
+def _fabric(accelerator: str, **how: Any) -> "Fabric":
     from lightning_fabric import Fabric
 
-    devices, nodes = started(devices, nodes)
-    several: dict[str, Any] = {"strategy": "ddp", "num_nodes": nodes} if devices * nodes > 1 else {}
+    return Fabric(accelerator=accelerator, **how)
+
+
+@contextmanager
+def _refusing(accelerator: str, asked: str) -> Iterator[None]:
     try:
-        fabric = Fabric(accelerator=accelerator, devices=devices, **several)
-        if several:
-            fabric.launch()
+        yield
     except (ValueError, RuntimeError) as error:
-        asked = f"with {devices} devices on {nodes} machines" if several else "here"
         raise EndocilError(f"run.accelerator '{accelerator}' cannot be used {asked}: {error}") from error
-    return fabric
 
 
 def started(devices: int, nodes: int) -> tuple[int, int]:

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterator
 
 import torch
-from lightning_fabric import Fabric
 
 from endocil.assembly import Parts
+from endocil.devices import one_device
 from endocil.images.batch import ImageSet, training_batches
 from endocil.methods.method import Method, Phase, TaskData
+from endocil.precision import Precision
 from endocil.scenario import TRAIN, Task
 from endocil.training import only_training, optimizer_of, step
 from endocil.usage import peak_megabytes
@@ -61,12 +62,13 @@ def speed(parts: Parts, method: Method, phase: Phase, seconds: float) -> float:
     cut = training_batches(phase.images, size, seen, 0, ("estimate",), device)
     batches = [batch for _, batch in zip(range(4), cut, strict=False)]
     images, began = 0, time.perf_counter()
-    fabric = Fabric(accelerator=device.type, devices=1)
+    fabric, train = one_device(device.type), parts.settings.train
+    precision = Precision(train.precision)
     with only_training(method, (*phase.train, phase.gradients)):
         optimizer = optimizer_of(phase)
         for turn in range(20):
             batch = batches[turn % len(batches)]
-            step(phase, batch, optimizer, fabric)
+            step(phase, batch, optimizer, fabric, precision, train.accumulate)
             if turn == 0:  # the first step warms up
                 images, began = 0, time.perf_counter()
                 continue

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from endocil.errors import EndocilError
+from endocil.opening import read_whole
 
 # File names that are no valid UTF-8 must come back from a CSV file as they went in.
 ENCODING, ENCODING_ERRORS = "utf-8", "surrogateescape"
-LARGEST = 2**30  # bytes of a file that is read in one piece
 
 
 @contextmanager
@@ -124,27 +123,6 @@ def _n_columns(line: str, mark: str) -> int:
         return 0
 
 
-class UnfitFileError(OSError):
-    """Something with a file's name that must not be read."""
-
-
-def read_whole(path: Path) -> bytes:
-    """The bytes of a file; what never ends (a pipe, a device) or would fill the memory is an UnfitFileError."""
-    status = os.stat(path)
-    refuse_special(path, status)
-    if status.st_size > LARGEST:
-        reason = f"{status.st_size:,} bytes; at most {LARGEST:,} are accepted"
-        raise UnfitFileError(errno.EFBIG, reason, str(path))
-    return path.read_bytes()
-
-
-def refuse_special(path: Path, status: os.stat_result | None = None) -> None:
-    """A pipe, a socket or a device is an UnfitFileError: opening it could wait for ever."""
-    mode = (status or os.stat(path)).st_mode
-    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise UnfitFileError(errno.EINVAL, "a pipe, a socket or a device, not a file", str(path))
-
-
 def expand(text: str, setting: str) -> Path:
     """A path with ~ and $VARIABLES filled in; a variable that is not set is named."""
     path = Path(os.path.expandvars(text)).expanduser()
@@ -172,6 +150,12 @@ def flush(file: io.BufferedWriter) -> None:
 def temporary_beside(path: Path) -> Path:
     """A name of its own in the same folder, so that renaming it is atomic."""
     return path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex}.tmp")
+
+
+def temporaries_beside(path: Path) -> list[Path]:
+    """What `temporary_beside` has named for this path, and a process that was killed has left there."""
+    form = re.compile(re.escape(f".{path.name[:100]}.") + r"[0-9a-f]{32}\.tmp")
+    return sorted(left for left in path.parent.glob(".*.tmp") if form.fullmatch(left.name))
 
 
 def _flush_folder(folder: Path) -> None:

@@ -6,13 +6,13 @@ with it; others wait and take the result. A method says by `Phase.shared` that i
 """
 
 import dataclasses
+import functools
 import hashlib
 import inspect
 import json
-import platform
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,11 @@ from endocil.images.augment import Augmentation
 from endocil.images.batch import ImageSet
 from endocil.methods.method import Method, Phase
 
+if sys.platform != "win32":
+    import fcntl
+
 PACKAGE = Path(__file__).parent
+LEARNING = ("images", "methods", "networks", "")  # rooms whose code decides bits, and the files beside them
 KNOWN = ("endocil", "torch", "abc", "builtins")  # where the bases of a method from outside come from
 Say = Callable[[str], None]
 
@@ -45,9 +49,7 @@ class Trained:
 class FirstTasks:
     """A folder of trained first tasks.
 
-    `start` is a digest of the backbone that the run began with, also where it goes on from a checkpoint; `facts`
-    are what else decides bits: processor, precision.
-    """
+    `start` is a digest of the backbone that the run began with; `facts` are what else decides bits: precision."""
 
     folder: Path
     start: str
@@ -142,15 +144,12 @@ def _lock(file: Any, say: Say) -> None:
     """Wait until no other process trains this; where files cannot be locked, each trains for itself."""
     if sys.platform == "win32":
         return
-    import fcntl
-
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        say("another run is training the same first task; waiting for it")
-        fcntl.flock(file, fcntl.LOCK_EX)
-    except OSError:
-        return
+    with suppress(OSError):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another run is training the same first task; waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
 
 
 def digest_of(state: Mapping[str, Tensor]) -> str:
@@ -163,21 +162,19 @@ def digest_of(state: Mapping[str, Tensor]) -> str:
 
 def _digest_of_images(images: ImageSet) -> str:
     """Of the pixels themselves, so that it does not matter where they come from; names and order count too."""
-    table, total = images.images.table, hashlib.sha256()
+    names = "\0".join(images.images.table.ids[row] for row in images.rows.tolist())
+    total = hashlib.sha256(names.encode(errors="surrogateescape") + images.labels.numpy().tobytes())
     for rows in torch.split(images.rows, 256):
         total.update(images.images.gather(rows).contiguous().numpy().tobytes())
-    total.update(images.labels.numpy().tobytes())
-    names = "\0".join(table.ids[row] for row in images.rows.tolist())
-    total.update(names.encode(errors="surrogateescape"))
     return total.hexdigest()
 
 
 def _code(method: Method) -> str:
     """Of the package. A method or backbone from outside shares with itself alone: its files and options count."""
-    own = [one for one in (type(method), type(method.backbone)) if not one.__module__.startswith("endocil.")]
-    bases = {base for one in own for base in one.__mro__ if base.__module__.partition(".")[0] not in KNOWN}
-    total = hashlib.sha256()
-    for file in [*sorted(PACKAGE.rglob("*.py")), *sorted({Path(inspect.getfile(base)) for base in bases})]:
+    bases = {base for one in (type(method), type(method.backbone)) for base in one.__mro__}
+    own = {base for base in bases if base.__module__.partition(".")[0] not in KNOWN}
+    total = hashlib.sha256(_package().encode())
+    for file in sorted({Path(inspect.getfile(base)) for base in own}):
         total.update(file.name.encode() + file.read_bytes())
     if type(method) in own:
         plain = {key: value for key, value in vars(method).items() if isinstance(value, str | int | float)}
@@ -185,13 +182,18 @@ def _code(method: Method) -> str:
     return total.hexdigest()
 
 
+@functools.cache  # a process runs the code that it began with
+def _package() -> str:
+    files = [file for room in LEARNING for file in sorted((PACKAGE / room).glob("*.py"))]
+    return hashlib.sha256(b"".join(file.name.encode() + file.read_bytes() for file in files)).hexdigest()
+
+
 def _machine(device: torch.device) -> dict[str, Any]:
     """What may choose another kernel, and with it another last digit."""
-    gpu = device.type == "cuda"
     return {
         "torch": torch.__version__,
-        "device": torch.cuda.get_device_name(device) if gpu else device.type,
-        "instructions": [platform.machine(), torch.backends.cpu.get_cpu_capability()],
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "instructions": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "matmul": torch.get_float32_matmul_precision(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),

@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 from endocil.assembly import Parts
+from endocil.devices import one_device
 from endocil.errors import EndocilError
 from endocil.estimate import plan
+from endocil.precision import times_slower
 from endocil.scenario import TEST, TRAIN, VALIDATION, Task
 
 PURPOSES = {TRAIN: "train", VALIDATION: "validate", TEST: "test"}
@@ -29,7 +31,7 @@ def preflight(parts: Parts) -> Preflight:
         _memory_fact(parts),
         *_schedule_facts(parts),
     )
-    remarks = (*parts.notes, *_small_classes(parts), *_nothing_to_evaluate(parts))
+    remarks = (*parts.notes, *_small_classes(parts), *_nothing_to_evaluate(parts), *_slow(parts))
     return Preflight(facts, remarks, tuple(_problems(parts)))
 
 
@@ -95,6 +97,20 @@ def _small_classes(parts: Parts) -> list[str]:
         if small
         else []
     )
+
+
+def _slow(parts: Parts) -> list[str]:
+    bits = parts.settings.train.precision
+    if bits == "32":
+        return []
+    device = one_device(parts.settings.run.accelerator).device
+    slower = times_slower(bits, device)
+    if slower <= 1.0:
+        return []
+    return [
+        f"train.precision '{bits}' takes {slower:.1f} times as long as '32' in a convolution on this {device.type}; "
+        f"leave it out to be faster"
+    ]
 
 
 def _nothing_to_evaluate(parts: Parts) -> list[str]:

@@ -1,5 +1,7 @@
 """Findings and leak rates equal counting by loops."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,7 +20,7 @@ def near_of(n: int, pairs: list[tuple[int, int]]) -> NearDuplicates:
     left, right = np.array(pairs or np.zeros((0, 2)), np.int64).T
     score = np.linspace(1.0, 0.8, len(pairs)).astype(np.float32)
     first = np.arange(n)
-    return NearDuplicates(left, right, score, first)
+    return NearDuplicates(left, right, score, first, len(pairs))
 
 
 def test_leak_rates_of_a_hand_made_table() -> None:
@@ -114,7 +116,7 @@ def test_pairs_come_the_strongest_first_and_groups_the_largest_first() -> None:
     near = near_of(6, [(3, 4), (0, 1), (1, 2)])
     shown = findings.pairs_where(near, np.array([True, False, True]))
     assert [(a, b) for a, b, _ in shown] == [(3, 4), (1, 2)]
-    grouped = NearDuplicates(near.left, near.right, near.score, np.array([0, 0, 0, 3, 3, 5]))
+    grouped = replace(near, first=np.array([0, 0, 0, 3, 3, 5]))
     assert findings.groups_of(grouped) == [(0, 1, 2), (3, 4)]
 
 
@@ -124,7 +126,7 @@ def test_sizes_and_colours_by_source() -> None:
     prints = prints_of([f"{i:04d}.png" for i in range(4)], pixels)
     prints.sizes[3] = 0
     table = table_of([0, 0, 0, 0], sources=["scope", "scope", "", "capsule"])
-    assert findings.sizes(prints) == [("64 x 64", 3), ("no file", 1)]
+    assert findings.sizes(prints) == [("64 x 64", 3), ("not told", 1)]
     found = {entry["source"]: entry for entry in findings.colours_by_source(table, prints)}
     assert list(found) == ["capsule", "not told", "scope"]
     assert (found["scope"]["images"], found["scope"]["red"], found["scope"]["blue"]) == (2, 150, 40)

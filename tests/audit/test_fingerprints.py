@@ -1,18 +1,22 @@
 """One pass over the images: what is measured, what is kept, and what happens to files that cannot be read."""
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
-from scenes import SIZE, originals, write_folder
+from scenes import SIZE, originals, table_of, write_folder
 
 from endocil.audit import fingerprints as module
 from endocil.audit.fingerprints import fingerprints
 from endocil.audit.measure import colour, detail, gray_values
 from endocil.datasets import synthetic
 from endocil.datasets.folder import load
+from endocil.images.decode import FileReader
+from endocil.images.frame import cropped
 
 
 @pytest.fixture
@@ -78,6 +82,52 @@ def test_a_damaged_cache_is_measured_again(folder: Path, tmp_path: Path) -> None
     for damaged in (bytes(data), bytes(data[:100]), b""):
         kept.write_bytes(damaged)
         assert np.array_equal(fingerprints(table, folder=tmp_path).details, first.details)
+
+
+def test_pictures_that_differ_in_one_pixel_are_no_exact_duplicates(tmp_path: Path) -> None:
+    pixels = np.asarray(originals(1)[0].resize((720, 576))).copy()
+    picture = Image.fromarray(pixels)
+    pixels[300, 400, 1] ^= 1
+    other = Image.fromarray(pixels)
+    written = {"a/1.png": picture, "a/2.png": picture, "a/3.bmp": picture, "a/4.png": other}
+    root = write_folder(tmp_path / "data", written)
+    for table in (load(root=str(root)), cropped(load(root=str(root)))):
+        one, two, three, four = fingerprints(table, folder=tmp_path).digests
+        assert one == two == three != four
+
+
+def test_only_candidates_are_decoded_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other = originals(2)
+    root = write_folder(tmp_path / "data", {"a/1.png": one, "a/2.png": one, "a/3.png": other})
+    whole, seen = FileReader.whole, []
+    monkeypatch.setattr(FileReader, "whole", lambda self, name: seen.append(name) or whole(self, name))
+    fingerprints(load(root=str(root)), folder=tmp_path)
+    assert sorted(seen) == ["a/1.png", "a/2.png"]
+
+
+class Small:
+    """Reads pictures small, from files or from nowhere."""
+
+    def __init__(self, root: Path | None) -> None:
+        self.root = root
+
+    def read(self, image_id: str, size: int) -> np.ndarray:
+        return np.full((size, size, 3), 90, np.uint8)
+
+    def fingerprint(self, ids: Sequence[str]) -> str:
+        return f"small {self.root}"
+
+    def path(self, image_id: str) -> Path | None:
+        return self.root / image_id if self.root else None
+
+
+def test_without_whole_pictures_the_files_decide_and_without_files_the_small_ones(tmp_path: Path) -> None:
+    (tmp_path / "1").write_bytes(b"same")
+    (tmp_path / "2").write_bytes(b"same")
+    (tmp_path / "3").write_bytes(b"other")
+    for root, n_different in ((tmp_path, 2), (None, 1)):
+        table = replace(table_of([0, 0, 0]), ids=("1", "2", "3"), reader=Small(root))
+        assert len(set(fingerprints(table, folder=tmp_path).digests.tolist())) == n_different
 
 
 def test_pictures_that_are_not_files_have_no_size(tmp_path: Path) -> None:

@@ -109,19 +109,31 @@ def test_pictures_without_detail_are_paired_with_nothing_but_exact_copies_are_on
     assert groups_by_id(prints, near) == {"d": "b", "b": "b", "c": "a", "a": "a"}
 
 
-def test_only_the_strongest_pairs_of_an_image_are_kept_but_groups_come_from_all(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("block", [7, 2048])
+def test_of_too_many_pairs_the_strongest_are_kept_but_all_are_counted_and_make_groups(
+    monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     prints = random_prints(60, seed=3, copies=30)
     whole = near_duplicates(prints)
+    assert whole.complete
     monkeypatch.setattr(module, "PARTNERS", 2)
-    few = near_duplicates(prints)
+    assert near_duplicates(prints, block=block).complete  # there are not too many
+    monkeypatch.setattr(module, "KEPT", 100)
+    few = near_duplicates(prints, block=block)
+    assert few.total == len(whole.left) > len(few.left)
+    assert not few.complete
     assert np.array_equal(few.first, whole.first)
     everything, kept = pairs_by_id(prints, whole), pairs_by_id(prints, few)
     assert kept.items() <= everything.items()
     for left in {one for one, _ in everything}:
         strongest = sorted((score for (one, _), score in everything.items() if one == left), reverse=True)[:2]
         assert sorted((s for (one, _), s in kept.items() if one == left), reverse=True) == strongest
+
+
+def test_every_pair_of_many_alike_pictures_is_counted() -> None:
+    picture = np.asarray(originals(1)[0].resize((64, 64)))
+    near = near_duplicates(prints_of([f"{i:03d}" for i in range(450)], np.repeat(picture[None], 450, axis=0)))
+    assert near.total == len(near.left) == 450 * 449 // 2
 
 
 def test_groups_of_a_folder_are_kept_and_cover_unreadable_files(

@@ -1,7 +1,9 @@
 """Every frame of a DICOM file is an image, shown as the file says, and nothing else of the file gets out."""
 
+import inspect
 import io
 import logging
+import os
 import pickle
 import sys
 from pathlib import Path
@@ -13,11 +15,13 @@ import pytest
 from PIL import Image
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.encaps import encapsulate
+from pydicom.sequence import Sequence
 from pydicom.uid import ExplicitVRLittleEndian, JPEGBaseline8Bit, JPEGLSLossless, RLELossless, generate_uid
 
-from endocil.datasets import dicom
+from endocil.datasets import dicom, table_file
 from endocil.datasets.dicom import load
 from endocil.errors import EndocilError
+from endocil.images import dicom as images_dicom
 from endocil.images.cache import load_images
 from endocil.images.dicom import DicomReader
 from endocil.images.frame import cropped
@@ -99,6 +103,52 @@ def test_the_window_of_the_file_counts_after_its_rescale_unless_the_full_range_i
     assert gray(bent) == [30, 128, 186, 225]
 
 
+def table(entries: np.ndarray, lowest: int, bits: int, stored: Any = None) -> Any:
+    """A modality or VOI table as a sequence of one item."""
+    item = Dataset()
+    item.LUTDescriptor = [len(entries) % 2**16, lowest, bits]
+    item.LUTData = entries.astype(stored or np.uint16).tobytes()
+    item["LUTDescriptor"].VR, item["LUTData"].VR = "SS" if lowest < 0 else "US", "OW"
+    return Sequence([item])
+
+
+def test_the_tables_of_the_file_are_looked_up_before_its_window(tmp_path: Path) -> None:
+    values = np.array([[0, 100], [2000, 4095]], np.uint16)
+    bits = {"BitsStored": 12, "HighBit": 11}
+    inverse = np.arange(4096)[::-1]
+    voi = {"VOILUTSequence": table(inverse, 0, 12), "WindowCenter": 1, "WindowWidth": 1, **bits}
+    assert gray(write(tmp_path / "voi.dcm", values, **voi)) == [255, 249, 130, 0]
+    assert gray(tmp_path / "voi.dcm", window="full") == [0, 6, 125, 255]
+    # 8-bit entries for more than 256 values, also two to a word
+    shades = np.arange(4096) // 16
+    for name, stored in (("wide", np.uint16), ("narrow", np.uint8)):
+        sequence = table(shades, 0, 8, stored)
+        path = write(tmp_path / f"{name}.dcm", values, VOILUTSequence=sequence, **bits)
+        assert gray(path) == [0, 6, 125, 255]
+    # values beside a table take its first and its last entry
+    short = table(np.array([10, 20, 30]) * 257, 99, 16)
+    assert gray(write(tmp_path / "short.dcm", values, VOILUTSequence=short, **bits)) == [10, 20, 30, 30]
+
+
+def test_a_modality_table_comes_before_window_and_voi_table(tmp_path: Path) -> None:
+    values = np.array([[0, 1], [2, 3]], np.uint16)
+    modality = table(np.array([0, 1000, 2000, 65535]), 0, 16)
+    alone = write(tmp_path / "a.dcm", values, ModalityLUTSequence=modality)
+    assert gray(alone) == [0, 4, 8, 255]
+    windowed = write(
+        tmp_path / "b.dcm", values, ModalityLUTSequence=modality, WindowCenter=1000.5, WindowWidth=2001
+    )
+    assert gray(windowed) == [0, 128, 255, 255]
+    voi = table(np.array([0, 100, 200]), 999, 8)
+    both = write(tmp_path / "c.dcm", values, ModalityLUTSequence=modality, VOILUTSequence=voi)
+    assert gray(both) == [0, 100, 200, 200]
+    below = table(np.array([0, 255]), -1000, 8)
+    shifted = write(tmp_path / "d.dcm", values, RescaleSlope=1, RescaleIntercept=-1000, VOILUTSequence=below)
+    assert gray(shifted) == [0, 255, 255, 255]
+    turned = write(tmp_path / "e.dcm", RAMP, RescaleSlope=-1, RescaleIntercept=255)
+    assert gray(turned) == (255 - RAMP).ravel().tolist()
+
+
 COLOURS = np.array([[[200, 30, 90], [10, 220, 40]], [[0, 0, 0], [255, 255, 255]]], np.uint8)
 
 
@@ -167,7 +217,7 @@ def test_each_frame_is_an_image_of_the_group_of_its_file(tmp_path: Path) -> None
     assert table.frames == (1, 2, 3, -1)
     assert [int(table.reader.read(name, 2)[0, 0, 0]) for name in table.ids[:3]] == [50, 100, 150]
     assert table.notes == (
-        "3 files that are not DICOM were left out: 1 .txt, 2 without ending.",
+        "3 files that are no DICOM files were left out: 1 .txt, 2 without ending.",
         "1 DICOM files in no class folder were left out.",
     )
     assert load(root=str(tmp_path), class_from="leaf").classes == ("day", "polyp")
@@ -185,6 +235,70 @@ def test_a_list_names_files_or_single_frames(tmp_path: Path) -> None:
     assert table.groups == ("p1", "p1", "one.dcm")
     assert table.parts == ("test", "test", "train")
     assert [table.classes[label] for label in table.labels] == ["polyp", "ulcer", "polyp"]
+
+
+def test_a_frame_that_a_file_does_not_have_is_refused_also_of_a_single_one(tmp_path: Path) -> None:
+    write(tmp_path / "one.dcm", RAMP)
+    (tmp_path / "list.csv").write_text("path,label,frame\none.dcm,polyp,7\n")
+    seventh = load(file=str(tmp_path / "list.csv"))
+    with pytest.raises(UnreadableImageError, match="it has no frame 7"):
+        seventh.reader.read(seventh.ids[0], 4)
+    (tmp_path / "list.csv").write_text("path,label,frame\none.dcm,polyp,1\n")
+    assert load(file=str(tmp_path / "list.csv")).ids == ("one.dcm",)
+
+
+def test_columns_of_a_list_can_be_named_as_in_csv(tmp_path: Path) -> None:
+    write(tmp_path / "one.dcm", RAMP)
+    (tmp_path / "list.csv").write_text("bild;befund\none.dcm;polyp\n")
+    with pytest.raises(EndocilError, match=r"name it by --set data\.path_column=NAME"):
+        load(file=str(tmp_path / "list.csv"))
+    found = load(file=str(tmp_path / "list.csv"), path_column="bild", label_column="befund")
+    assert found.ids == ("one.dcm",)
+    of_csv = {name for name in inspect.signature(table_file.load).parameters if name.endswith("_column")}
+    assert of_csv <= inspect.signature(load).parameters.keys()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
+def test_folders_are_read_as_those_of_pictures(tmp_path: Path) -> None:
+    write(tmp_path / "root/upper/polyp/a.dcm", RAMP)
+    write(tmp_path / "elsewhere/b.dcm", RAMP)
+    (tmp_path / "root/upper/ulcer").symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(tmp_path / "root/upper/polyp/pipe")
+    os.mkfifo(tmp_path / "root/upper/polyp/pipe.dcm")
+    found = load(root=str(tmp_path / "root"), class_from="leaf")
+    assert found.ids == ("polyp/a.dcm", "polyp/pipe.dcm", "ulcer/b.dcm")
+    assert found.reader.read("ulcer/b.dcm", 4).shape == (4, 4, 3)
+    with pytest.raises(UnreadableImageError, match="not a file"):
+        found.reader.read("polyp/pipe.dcm", 4)
+    write(tmp_path / "root/lower/polyp/c.dcm", RAMP)
+    with pytest.raises(EndocilError, match="'polyp' is there twice"):
+        load(root=str(tmp_path / "root"), class_from="leaf")
+
+
+def test_readers_around_a_dicom_reader_ask_for_processes_too_and_tell_sizes(tmp_path: Path) -> None:
+    write(tmp_path / "one.dcm", RAMP.reshape(2, 8))
+    (tmp_path / "list.csv").write_text("path,label\none.dcm,polyp\none.dcm,ulcer\n")
+    double = load(file=str(tmp_path / "list.csv"), double_labels="keep")
+    for reader in (double.reader, cropped(double).reader):
+        assert reader.in_processes  # type: ignore[attr-defined]
+        assert reader.dimensions("ulcer:one.dcm") == (8, 2)  # type: ignore[attr-defined]
+        assert pickle.loads(pickle.dumps(reader)) == reader
+
+
+def test_the_header_of_a_file_is_read_once_for_all_its_frames_until_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    film = np.stack([np.full((4, 4), 50 * n, np.uint8) for n in range(1, 4)])
+    path = write(tmp_path / "film.dcm", film)
+    read, calls = images_dicom.read_header, []
+    monkeypatch.setattr(images_dicom, "read_header", lambda path: calls.append(path) or read(path))
+    reader = DicomReader(tmp_path)
+    for number in range(1, 4):
+        assert (reader.read(f"film.dcm#{number}", 4) == 50 * number).all()
+    assert len(calls) == 1
+    write(path, film[:, :2] + 1)
+    assert (reader.read("film.dcm#1", 4) == 51).all()
+    assert len(calls) == 2
 
 
 def everything_in(folder: Path) -> bytes:
@@ -281,9 +395,9 @@ def test_frames_are_cropped_and_a_changed_file_is_read_again(tmp_path: Path) -> 
 def test_what_is_not_given_or_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EndocilError, match=r"data\.root and data\.file are not set"):
         load()
-    with pytest.raises(EndocilError, match="no DICOM file in a folder below"):
+    with pytest.raises(EndocilError, match="has no folders; expected one folder of DICOM files per class"):
         load(root=str(tmp_path))
-    with pytest.raises(EndocilError, match="is no folder"):
+    with pytest.raises(EndocilError, match="does not exist"):
         load(root=str(tmp_path / "none"))
     write(tmp_path / "x/a.dcm", RAMP)
     monkeypatch.setitem(sys.modules, "pydicom", None)

@@ -100,7 +100,7 @@ def test_of_two_official_splits_the_user_chooses(tmp_path: Path) -> None:
         (["file-name;class-name;split-index", "a.jpg;spleen;0"], "'spleen' is no class of Hyper-Kvasir"),
         (
             ["file-name;class-name;split-index", "a.jpg;polyp"],
-            "line 2: expected the fields file-name, class-name",
+            "line 2: expected the fields file-name,class-name",
         ),
         (
             ["file-name;class-name;split-index", "a.jpg;polyp;0", "a.jpg;polyps;1"],

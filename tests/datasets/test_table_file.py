@@ -166,7 +166,7 @@ def test_absolute_paths_count_where_they_are_allowed(root: Path, tmp_path: Path)
 
 
 def test_a_list_that_is_not_there_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(EndocilError, match=r"cannot read the list data\.file .*none\.csv: No such file"):
+    with pytest.raises(EndocilError, match=r"data\.file: cannot read .*none\.csv: No such file"):
         load(file=str(tmp_path / "none.csv"))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from endocil import opening
 from endocil.errors import EndocilError
 from endocil.images import decode as decoding
 from endocil.images.decode import FileReader, decode, decode_whole
@@ -88,9 +89,53 @@ def test_sixteen_bit_gray_is_scaled_by_the_full_range() -> None:
         assert decode(encoded(deep, kind), 2)[..., 0].tolist() == [[0, 100], [200, 255]]
 
 
-def test_pixels_without_a_known_range_are_refused() -> None:
-    with pytest.raises(UnreadableImageError, match="8 or 16 bits"):
-        decode(encoded(Image.fromarray(np.full((4, 4), 0.5, np.float32)), "TIFF"), 4)
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        (np.array([[0, 100], [200, 255]], np.int32), [0, 100, 200, 255]),
+        (np.array([[0, 257 * 100], [257, 65535]], np.int32), [0, 100, 1, 255]),
+        (np.array([[0, 0.5], [0.25, 1]], np.float32), [0, 128, 64, 255]),
+        (np.array([[0, 100.4], [200, 255]], np.float32), [0, 100, 200, 255]),
+        (np.array([[0, 257 * 100], [257, 65535]], np.float32), [0, 100, 1, 255]),
+    ],
+)
+def test_gray_of_32_bits_and_floats_are_scaled_by_a_stated_rule(values: np.ndarray, shown: list[int]) -> None:
+    assert decode(encoded(Image.fromarray(values), "TIFF"), 2)[..., 0].ravel().tolist() == shown
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        (np.full((2, 2), -1, np.int32), "gray values from -1 to -1; .*8 or 16 bits"),
+        (np.full((2, 2), 65536, np.int32), "gray values from 65536 to 65536"),
+        (np.full((2, 2), 70000.5, np.float32), "gray values from 70000.5"),
+        (np.full((2, 2), np.nan, np.float32), "gray values from nan"),
+    ],
+)
+def test_pixels_without_a_known_range_are_refused_with_their_values(values: np.ndarray, reason: str) -> None:
+    with pytest.raises(UnreadableImageError, match=reason):
+        decode(encoded(Image.fromarray(values), "TIFF"), 2)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no pipes in folders there")
+def test_a_pipe_a_device_and_a_file_without_end_are_unreadable_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    (tmp_path / "zero.jpg").symlink_to("/dev/zero")
+    (tmp_path / "large.jpg").write_bytes(bytes(2000))
+    monkeypatch.setattr(opening, "LARGEST", 1000)
+    reader = FileReader(tmp_path)
+    for name, reason in (
+        ("pipe", "not a file"),
+        ("zero", "not a file"),
+        ("large", "2,000 bytes; at most 1,000"),
+    ):
+        with pytest.raises(UnreadableImageError, match=reason):
+            reader.read(f"{name}.jpg", 8)
+    for name in ("pipe", "zero"):
+        with pytest.raises(UnreadableImageError, match="not a file"):
+            reader.dimensions(f"{name}.jpg")
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF"])
@@ -165,6 +210,8 @@ def test_a_missing_file_is_unreadable_but_a_failing_disk_is_an_error(
 ) -> None:
     with pytest.raises(UnreadableImageError, match="No such file"):
         FileReader(tmp_path).read("none.jpg", 8)
+
+    (tmp_path / "a.jpg").write_bytes(b"there")
 
     def failing(_: Path) -> bytes:
         raise OSError(5, "Input/output error")

@@ -81,7 +81,7 @@ def test_what_cannot_be_tuned_is_refused_with_the_way_out(tmp_path: Path, conten
 def test_a_sweep_refuses_a_search_and_a_run_refuses_to_validate_without_images(tmp_path: Path) -> None:
     _, _, refused = endocil("sweep", write_sweep(tmp_path, search=RATES), "-o", tmp_path / "out")
     assert "'endocil tune' takes" in refused
-    with pytest.raises(EndocilError, match=r"no image is in that part; set scenario\.validation"):
+    with pytest.raises(EndocilError, match=r"no validation image.*scenario\.validation"):
         run({**SMALL, "run": {"evaluate": "validation"}}, tmp_path / "run")
 
 

@@ -18,7 +18,7 @@ Pair = tuple[int, int, float]  # two rows and their correlation
 
 
 def exact_duplicates(digests: np.ndarray) -> list[Rows]:
-    """Rows with the same pixels, the largest set first."""
+    """Rows of exact duplicates, the largest set first."""
     rows_of: dict[str, list[int]] = defaultdict(list)
     for row, digest in enumerate(digests.tolist()):
         if digest:
@@ -82,7 +82,7 @@ def frames_across_split(table: ImageTable, part: np.ndarray) -> dict[int, int]:
 
 def sizes(prints: Fingerprints) -> list[tuple[str, int]]:
     """(width x height, images), the most frequent first."""
-    shown = Counter(f"{w} x {h}" if w else "no file" for w, h in prints.sizes[prints.readable].tolist())
+    shown = Counter(f"{w} x {h}" if w else "not told" for w, h in prints.sizes[prints.readable].tolist())
     return sorted(shown.items(), key=lambda found: (-found[1], found[0]))
 
 

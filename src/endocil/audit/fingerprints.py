@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from endocil.audit import measure, store
-from endocil.images.decode import file_of
+from endocil.audit.exact import confirmed
+from endocil.images.decode import dimensions_of
 from endocil.images.reading import read_in_chunks
-from endocil.images.table import ImageTable, Reader
+from endocil.images.table import ImageTable
 
 Progress = Callable[[int, int], None]  # (done, in all)
 
-RULES = "fingerprints 1"  # raise it when the same picture is measured differently
+RULES = "fingerprints 2"  # raise it when the same picture is measured differently
 _ARRAYS = ("digests", "details", "colours", "sizes", "unreadable")
 
 
@@ -25,10 +25,10 @@ class Fingerprints:
     """One row per image of the table; rows of unreadable images are empty."""
 
     ids: tuple[str, ...]
-    digests: np.ndarray  # (N,) text: equal for the same pixels and the same size; "" where unreadable
+    digests: np.ndarray  # (N,) text: equal for exact duplicates, see exact.py; "" where unreadable
     details: np.ndarray  # (N, 32, 32) int8
     colours: np.ndarray  # (N, 5) mean red, green, blue, gray of the view; share of the picture that is view
-    sizes: np.ndarray  # (N, 2) width and height of the file; 0 where there is no file
+    sizes: np.ndarray  # (N, 2) width and height of the picture; 0 where the reader does not tell
     unreadable: tuple[tuple[str, str], ...]  # (id, reason)
 
     @property
@@ -79,25 +79,14 @@ def _measure_all(table: ImageTable, progress: Progress | None, workers: int) -> 
         bad = {name for name, _ in failed}
         for row, picture in zip(range(rows.start, rows.stop), pixels, strict=True):
             if table.ids[row] not in bad:
-                sizes[row] = dimensions(table.reader, table.ids[row])
+                sizes[row] = dimensions_of(table.reader, table.ids[row])
                 digests[row] = measure.digest(picture, *sizes[row].tolist())
         unreadable += failed
         done = rows.stop
         if progress:
             progress(done, n)
+    digests = confirmed(table, digests, workers)
     return Fingerprints(table.ids, digests, details, colours, sizes, tuple(unreadable))
-
-
-def dimensions(reader: Reader, image_id: str) -> tuple[int, int]:
-    """Width and height as the file's header has them; (0, 0) for pictures that are not files of their own."""
-    path = file_of(reader, image_id)
-    if path is None:
-        return 0, 0
-    try:
-        with Image.open(path) as header:
-            return header.size
-    except (OSError, SyntaxError, ValueError):  # no picture that Pillow opens, or removed since it was read
-        return 0, 0
 
 
 def _write(path: Path, found: Fingerprints) -> None:

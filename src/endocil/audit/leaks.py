@@ -8,8 +8,14 @@ from endocil.splitting import TEST, TRAIN
 
 DEFINITIONS = {
     "test_images": "images of the test part",
-    "exact_in_train": "share of the test images whose very pixels, at the same size, are in the training part",
-    "near_in_train": "share of the test images with an exact or near duplicate in the training part",
+    "exact_in_train": (
+        "share of the test images with an image in the training part that has the same 8-bit RGB pixels in full size; "
+        "at 64 x 64 pixels where the images have no files, as synthetic ones"
+    ),
+    "near_in_train": (
+        "share of the test images with an exact or near duplicate in the training part; at least so many where the "
+        "data has over five million near pairs, as then only the strongest are compared"
+    ),
     "group_in_train": "share of the test images with an image of their group in the training part",
     "frame_1_in_train": "share of the test images with a training frame of their group at most 1 away",
     "frame_2_in_train": "share of the test images with a training frame of their group at most 2 away",

@@ -63,7 +63,7 @@ def colour(pixels: np.ndarray, gray: np.ndarray) -> np.ndarray:
 
 
 def digest(pixels: np.ndarray, width: int, height: int) -> str:
-    """The same for pictures of one size whose pixels are the same, whatever the kind of file."""
+    """Of pixels that were read small, and the size of the picture: pictures that differ in it are not the same."""
     text = hashlib.blake2b(f"{width} x {height}\n".encode(), digest_size=16)
     text.update(np.ascontiguousarray(pixels).tobytes())
     return text.hexdigest()

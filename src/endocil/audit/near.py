@@ -15,8 +15,9 @@ from endocil.audit.fingerprints import RULES as MEASURED
 from endocil.audit.fingerprints import Fingerprints, Progress, fingerprints
 from endocil.images.table import ImageTable
 
-PARTNERS = 200  # pairs kept per image, the strongest, so that memory is bounded; groups are made from all
-RULES = f"near duplicates 1, {search.SEARCH}, {search.SAME}, {search.SHIFT}, {PARTNERS}, {MEASURED}"
+KEPT = 5_000_000  # pairs; where there are more, only the strongest of each image are kept: memory is bounded
+PARTNERS = 200  # of each image, then; groups are made from all pairs, and all are counted
+RULES = f"near duplicates 2, {search.SEARCH}, {search.SAME}, {search.SHIFT}, {KEPT}, {PARTNERS}, {MEASURED}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +28,11 @@ class NearDuplicates:
     right: np.ndarray  # (P,)
     score: np.ndarray  # (P,) correlation, from search.SAME to 1
     first: np.ndarray  # (N,) the row of the group that has the smallest id; itself for an image alone
+    total: int  # pairs that were found; P unless they were too many to be kept
+
+    @property
+    def complete(self) -> bool:
+        return self.total == len(self.left)
 
 
 def near_duplicate_groups(
@@ -50,11 +56,12 @@ def near_duplicates_of(
 ) -> NearDuplicates:
     """As `near_duplicates`, kept in the image cache until a file changes."""
     path = store.place(table, measure.READ, RULES, folder)
-    kept = store.load(path, ("left", "right", "score", "first"))
+    kept = store.load(path, ("left", "right", "score", "first", "total"))
     if kept is not None and len(kept["first"]) == len(table):
-        return NearDuplicates(**kept)
+        total = int(kept.pop("total"))
+        return NearDuplicates(total=total, **kept)
     found = near_duplicates(prints, progress=progress)
-    store.save(path, vars(found))
+    store.save(path, {**vars(found), "total": np.array(found.total)})
     return found
 
 
@@ -66,15 +73,20 @@ def near_duplicates(
     first = np.arange(len(order))  # from here on, rows are places in this order
     _connect(first, *_exact_links(prints.digests[order]))
     chosen = np.flatnonzero(prints.details[order].any((1, 2)))  # (M,) those with any detail
-    kept = []
-    for left, right, score in search.near_pairs(prints.details[order[chosen]], block, progress):
+    kept: list[search.Pairs] = []
+    total = 0
+    for pairs in search.near_pairs(prints.details[order[chosen]], block, progress):
+        left, right, score = pairs
         _connect(first, chosen[left], chosen[right])
-        few = _strongest(left, right, score)
-        kept.append((chosen[left[few]], chosen[right[few]], score[few]))
+        if total <= KEPT < total + len(left):
+            kept = [_strongest(*earlier) for earlier in kept]
+        total += len(left)
+        kept.append(_strongest(*pairs) if total > KEPT else pairs)
     left, right, score = search.joined(kept)
+    left, right = chosen[left], chosen[right]
     by_row = np.empty_like(first)
     by_row[order] = order[first]
-    return NearDuplicates(order[left], order[right], score, by_row)
+    return NearDuplicates(order[left], order[right], score, by_row, total)
 
 
 def _exact_links(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -101,9 +113,10 @@ def _end(first: np.ndarray, row: int) -> int:
     return row
 
 
-def _strongest(left: np.ndarray, right: np.ndarray, score: np.ndarray) -> np.ndarray:
+def _strongest(left: np.ndarray, right: np.ndarray, score: np.ndarray) -> search.Pairs:
     """Of each left row the PARTNERS best pairs, by row and strength."""
     by_strength = np.lexsort((right, -score, left))
     _, starts, counts = np.unique(left[by_strength], return_index=True, return_counts=True)
     rank = np.arange(len(by_strength)) - np.repeat(starts, counts)
-    return by_strength[rank < PARTNERS]
+    few = by_strength[rank < PARTNERS]
+    return left[few], right[few], score[few]

@@ -17,7 +17,7 @@ from endocil.audit.markup import (
     sheet,
     table_of,
 )
-from endocil.audit.summary import Record, lines
+from endocil.audit.summary import Record, counted, lines
 
 PAIRS = 24  # on a contact sheet
 PER_GROUP = 2  # of them from one group, so that one long video does not fill the sheet
@@ -79,9 +79,7 @@ def _classes(record: Record, picture: Picture | None) -> str:
     conflicts = record["conflicts"]
     text = ""
     if conflicts["sets"]:
-        text += paragraph(
-            f"{conflicts['sets']:,} pictures have two classes with the very same pixels.", "warning"
-        )
+        text += paragraph(f"{conflicts['sets']:,} pictures have two classes with the same pixels.", "warning")
         text += _sets_table(conflicts, "The same picture in two classes")
     return text + _sheet(record["across_classes"], picture, "No near duplicates of two classes.")
 
@@ -128,8 +126,8 @@ def _sheet(found: Record, picture: Picture | None, none: str) -> str:
         taken[pair["group"]] += 1
         if taken[pair["group"]] <= PER_GROUP and len(chosen) < PAIRS:
             chosen.append(pair)
-    title = f"{found['pairs']:,} pairs. Shown: the {len(chosen)} strongest, at most {PER_GROUP} of one group."
-    return paragraph(title) + sheet(_pair(pair, picture) for pair in chosen)
+    title = f"{counted(found)} pairs. Shown: the {len(chosen)} strongest, at most {PER_GROUP} of one group."
+    return paragraph(title[0].upper() + title[1:]) + sheet(_pair(pair, picture) for pair in chosen)
 
 
 def _pair(pair: Record, picture: Picture | None) -> str:

@@ -12,7 +12,7 @@ from endocil.audit.near import NearDuplicates
 from endocil.images.table import ImageTable
 from endocil.scenario import Scenario
 
-LISTED = 1000  # of each kind; counts are always of all
+LISTED = 1000  # of each kind; counts are of all, or say that they are the least there can be
 RULE = (
     f"Near duplicates: detail at 32 x 32 correlates by at least {search.SAME}, shifted by up to {search.SHIFT} pixels; "
     f"candidates correlate by at least {search.SEARCH} at 16 x 16. A group is connected by pairs."
@@ -62,16 +62,22 @@ def lines(record: Record) -> list[str]:
         f"exact duplicates: {exact['images']:,} images in {exact['sets']:,} sets, "
         f"{record['conflicts']['sets']:,} of them with two classes",
         f"near duplicates: {near['pairs']:,} pairs; {near['images']:,} images in {near['groups']:,} groups; "
-        f"{record['across_classes']['pairs']:,} pairs of two classes",
+        f"{counted(record['across_classes'])} pairs of two classes",
     ]
     split = record["across_split"]
     if split is None:
         return [*found, "no split: give a settings file to see what leaks from train to test"]
     rates = {name: rate for name, rate in record["leaks"].items() if rate is not None}
     n = rates.pop("test_images")
-    found.append(f"across train and test: {split['near']['pairs']:,} near-duplicate pairs")
-    shown = (f"{RATES[name]} {100 * rate:.1f} %" for name, rate in rates.items())
+    found.append(f"across train and test: {counted(split['near'])} near-duplicate pairs")
+    least = {} if split["near"]["all"] else {"near_in_train": "at least "}
+    shown = (f"{RATES[name]} {least.get(name, '')}{100 * rate:.1f} %" for name, rate in rates.items())
     return [*found, f"of {n:,} test images, in train: {', '.join(shown)}"]
+
+
+def counted(found: Record) -> str:
+    """The number of pairs of a kind, in words."""
+    return f"{'' if found['all'] else 'at least '}{found['pairs']:,}"
 
 
 def _duplicates(table: ImageTable, prints: Fingerprints, near: NearDuplicates) -> Record:
@@ -82,7 +88,7 @@ def _duplicates(table: ImageTable, prints: Fingerprints, near: NearDuplicates) -
         "exact": {"sets": len(exact), "images": sum(map(len, exact)), "listed": _sets(table, exact)},
         "conflicts": {"sets": len(conflicts), "listed": _sets(table, conflicts)},
         "near": {
-            "pairs": len(near.left),
+            "pairs": near.total,
             "groups": len(groups),
             "images": sum(map(len, groups)),
             "listed": _sets(table, groups),
@@ -106,7 +112,8 @@ def _across_split(table: ImageTable, prints: Fingerprints, near: NearDuplicates,
 
 
 def _kind(table: ImageTable, near: NearDuplicates, wanted: np.ndarray) -> Record:
-    return {"pairs": int(wanted.sum()), "worst": _pairs(table, near, wanted)}
+    """Where not all pairs were kept, there are at least so many."""
+    return {"pairs": int(wanted.sum()), "all": near.complete, "worst": _pairs(table, near, wanted)}
 
 
 def _pairs(table: ImageTable, near: NearDuplicates, wanted: np.ndarray) -> list[Record]:

@@ -26,7 +26,10 @@ def audit(
     ] = Path("audit.html"),
     groups: Annotated[
         Path | None,
-        typer.Option("--groups", help="Write the groups of near duplicates: a CSV file for data.groups."),
+        typer.Option(
+            "--groups",
+            help='Write the groups of near duplicates (path, group), for scenario.groups = "FILE.csv".',
+        ),
     ] = None,
     pictures: Annotated[
         bool, typer.Option("--pictures/--no-pictures", help="Show pictures; they are images of patients.")
@@ -54,12 +57,15 @@ def _settings(source: str, changes: list[str] | None) -> "Settings":
     from endocil.settings import load_settings
 
     if Path(source).is_dir():
-        return load_settings({"data": {"name": "folder", "root": source}}, changes or ())
+        name = "endocil.datasets.folder:load_any"  # it need not be sorted into classes
+        return load_settings({"data": {"name": name, "root": source}}, changes or ())
     return complete(load_settings(source, changes or ()))
 
 
 def _audited(title: str, settings: "Settings", split: bool) -> "tuple[ImageTable, Record]":
     """The readable images of the kept classes, and what is found among them."""
+    from dataclasses import replace
+
     from endocil.assembly import kept_table, scenario_of
     from endocil.audit.fingerprints import fingerprints
     from endocil.audit.near import near_duplicates_of
@@ -73,8 +79,15 @@ def _audited(title: str, settings: "Settings", split: bool) -> "tuple[ImageTable
     table, prints = whole.take(rows), found.take(rows)
     table = table.keep_classes([whole.classes[label] for label in sorted(set(table.labels.tolist()))])
     near = near_duplicates_of(table, prints, progress=plain_progress(screen, "comparing images, blocks"))
+    if len(table.classes) == 1:
+        table = replace(table, notes=(*table.notes, _one_class(table, split)))
     scenario = scenario_of(table, settings) if split else None
     return table, summary(title, table, prints, near, scenario, found.unreadable)
+
+
+def _one_class(table: "ImageTable", split: bool) -> str:
+    way_out = "" if split else "; --set data.class_from=leaf takes the folders that hold images for classes"
+    return f"All images are of one class, {table.classes[0]}{way_out}."
 
 
 def _usable(table: "ImageTable", prints: "Fingerprints", minimum: int) -> "np.ndarray":
@@ -99,13 +112,13 @@ def _write(record: "Record", table: "ImageTable", output: Path, pictures: bool) 
 
     write_atomically(output, page(record, pictures_of(table) if pictures else None))
     write_json(output.with_suffix(".json"), record)
-    for line in lines(record):
+    for line in (*lines(record), *record["notes"]):
         say(line)
     say(f"page: {output}")
 
 
 def _write_groups(settings: "Settings", path: Path) -> None:
-    """All images of the data get a line, those of classes left out too: data.groups asks for it."""
+    """All images of the data get a line, those of classes left out too: other settings may keep them."""
     from endocil.audit.near import near_duplicate_groups
     from endocil.datasets import load_table
     from endocil.display import plain_progress

@@ -60,6 +60,8 @@ def resumable(folder: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
+        if not leads():
+            raise SystemExit(0) from None  # the one that speaks ends the run
         if (folder / "settings.toml").exists():
             fail(
                 f"stopped; nothing up to the last checkpoint is lost. Go on with: endocil resume {folder}",

@@ -1,4 +1,4 @@
-"""endocil data synth, sheet and subset."""
+"""endocil data synth, sheet, subset and cache."""
 
 from pathlib import Path
 from typing import Annotated
@@ -44,6 +44,34 @@ def subset(
     say(str(report))
     if report.missing or report.differ:
         raise EndocilError(f"the subset in {output} is not complete: numbers on it cannot be compared")
+
+
+def cache(
+    clear: Annotated[
+        bool, typer.Option("--clear", help="Remove all of it; not while a run reads its images.")
+    ] = False,
+) -> None:
+    """Tell where decoded images and extracted archives are kept and how large they are; or remove them."""
+    from collections import Counter
+
+    from endocil.datasets.cached import clear as remove
+    from endocil.datasets.cached import contents
+    from endocil.images.cache import default_folder
+
+    folder = default_folder()
+    say(f"{folder} (set ENDOCIL_CACHE for another one)")
+    kept = contents(folder)
+    number, size = Counter(one.kind for one in kept), Counter[str]()
+    for one in kept:
+        size[one.kind] += one.size
+        if one.path.is_dir():
+            say(f"  {one.path.name}: {one.size:,} bytes")
+    for kind, n in sorted(number.items()):
+        say(f"{kind}: {n:,}, {size[kind]:,} bytes")
+    if clear:
+        say(f"{remove(folder):,} bytes freed; what is needed again is made again")
+    else:
+        say(f"in all {size.total():,} bytes")
 
 
 def sheet(

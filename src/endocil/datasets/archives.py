@@ -9,17 +9,24 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from endocil.datasets import members
 from endocil.datasets.extraction import Extraction
 from endocil.datasets.members import Limits, Report
 from endocil.errors import EndocilError
-from endocil.files import filling_folder, write_json
+from endocil.files import filling_folder, temporaries_beside, write_json
 from endocil.images.cache import default_folder
+from endocil.opening import refuse_special
+
+if sys.platform != "win32":
+    import fcntl
 
 Progress = Callable[[int, int], None]  # (bytes of the archive done, bytes in all)
 
@@ -49,27 +56,65 @@ def extract(
     done = _recorded(place, digest)
     if done is not None:
         return done
-    if folder is None:
-        shutil.rmtree(place, ignore_errors=True)  # files were deleted from the cache: extract again
-    elif folder.is_dir() and any(folder.iterdir()):
-        raise EndocilError(f"{folder} is not empty and does not hold {archive.name}; choose a new folder")
-    job = Extraction(archive, limits or Limits())
+    with _alone(archive) as alone:
+        done = _recorded(place, digest)  # by another process, for which this one has waited
+        if done is not None:
+            return done
+        if alone:
+            _remove_left(place)
+        if folder is None:
+            shutil.rmtree(place, ignore_errors=True)  # files were deleted from the cache: extract again
+        elif folder.is_dir() and any(folder.iterdir()):
+            raise EndocilError(f"{folder} is not empty and does not hold {archive.name}; choose a new folder")
+        return _extract_now(archive, place, digest, progress, limits or Limits())
+
+
+def _extract_now(
+    archive: Path, place: Path, digest: str, progress: Progress | None, limits: Limits
+) -> Extracted:
+    job = Extraction(archive, limits)
     try:
         with filling_folder(place) as temporary:
             job.unpack(archive, temporary, 0, _report(progress, archive.stat().st_size))
             facts = {"digest": digest, "files": job.files, "left_out": job.left_out}
             write_json(temporary / RECORD, facts)
     except EndocilError:
-        done = _recorded(place, digest)  # by another process, which was faster
+        done = _recorded(place, digest)  # by another process, where the file system has no locks
         if done is None:
             raise
         return done
     return Extracted(place, job.files, job.left_out)
 
 
+@contextmanager
+def _alone(archive: Path) -> Iterator[bool]:
+    """One process at a time extracts an archive: the lock is on the archive itself, and ends with the process.
+
+    False where the system or the file system has no locks."""
+    with open(archive, "rb") as file:
+        yield _locked(file)
+
+
+def _locked(file: IO[bytes]) -> bool:
+    if sys.platform == "win32":
+        return False
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError:
+        return False
+    return True
+
+
+def _remove_left(place: Path) -> None:
+    """What killed extractions of this archive have left beside the place; none is at work now."""
+    for left in temporaries_beside(place):
+        shutil.rmtree(left, ignore_errors=True)
+
+
 def _digest(archive: Path) -> str:
     """Changes with the archive's place, size and time."""
     try:
+        refuse_special(archive)
         status = archive.stat()
         with open(archive, "rb"):
             pass

@@ -37,7 +37,8 @@ def _lines(facts: DataSet) -> Iterator[str]:
         yield f"  page       {page}"
     for archive in facts.archives:
         yield f"  archive    {archive.name}: {archive.holds}"
-        yield f"             {archive.url}"
+        if archive.url:
+            yield f"             {archive.url}"
         yield f"             {_size(archive.size)}, {_checksum(archive.sha256)}"
     yield f"  licence    {facts.licence}"
     yield f"  cite       {facts.citation}"

@@ -8,20 +8,21 @@ as it is.
 """
 
 import hashlib
-import os
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from endocil.datasets.class_folders import ClassFrom, classed, find
 from endocil.datasets.listing import Row, read_listing, refuse_missing
+from endocil.datasets.members import is_hidden
 from endocil.datasets.table_file import table_of, without_repeats
 from endocil.errors import EndocilError
 from endocil.files import expand
 from endocil.images.dicom import DicomReader, count_frames, pydicom, read_header
 from endocil.images.shades import Window
 from endocil.images.table import ImageTable, UnreadableImageError
+from endocil.opening import refuse_special
 
 SUFFIXES = (".dcm", ".dicom")
 
@@ -30,12 +31,19 @@ def load(
     *,
     root: str | None = None,
     file: str | None = None,
-    class_from: Literal["first", "leaf"] = "first",
+    class_from: ClassFrom = "first",
     group_by: str = "file",
     source_tag: str | None = None,
     window: Window = "file",
     double_labels: Literal["refuse", "keep"] = "refuse",
     absolute_paths: bool = False,
+    path_column: str | None = None,
+    label_column: str | None = None,
+    group_column: str | None = None,
+    source_column: str | None = None,
+    split_column: str | None = None,
+    task_column: str | None = None,
+    frame_column: str | None = None,
 ) -> ImageTable:
     """The frames of all DICOM files below `root`, or of those that the list `file` names."""
     tags = _Tags(
@@ -43,13 +51,23 @@ def load(
     )
     if file is not None:
         listing = expand(file, "data.file")
-        listed = read_listing(listing, {}, absolute_paths=absolute_paths)
+        columns = {
+            "path": path_column,
+            "label": label_column,
+            "group": group_column,
+            "source": source_column,
+            "split": split_column,
+            "task": task_column,
+            "frame": frame_column,
+        }
+        listed = read_listing(listing, columns, absolute_paths=absolute_paths)
         top = expand(root, "data.root") if root else listing.parent
         refuse_missing(listing, top, (row.path for row in listed))
         rows, notes = list(listed), list[str]()
     elif root is not None:
-        top = listing = expand(root, "data.root")
-        rows, notes = _found(top, class_from)
+        found = classed(find(root, "DICOM file", _looks_like_dicom), class_from)
+        top = listing = found.top
+        rows, notes = [Row(path, label) for path, label in found.files], list(found.notes)
     else:
         raise EndocilError(
             "data.root and data.file are not set; give the folder of the DICOM files or a list"
@@ -82,46 +100,15 @@ def _known(option: str, name: str | None) -> str | None:
     return name
 
 
-def _found(top: Path, class_from: Literal["first", "leaf"]) -> tuple[list[Row], list[str]]:
-    """The DICOM files below a folder with their classes, and what was left out. Links to folders are not followed."""
-    if not top.is_dir():
-        raise EndocilError(
-            f"data.root = '{top}' is no folder; give the folder of the DICOM files by --set data.root=FOLDER"
-        )
-    rows, others, homeless = list[Row](), Counter[str](), 0
-    for path in _files(top):
-        parts = path.split("/")
-        if not _looks_like_dicom(top / path):
-            others[os.path.splitext(path)[1].lower() or "without ending"] += 1
-        elif len(parts) == 1:
-            homeless += 1
-        else:
-            rows.append(Row(path, parts[0] if class_from == "first" else parts[-2]))
-    if not rows:
-        raise EndocilError(f"no DICOM file in a folder below {top}; expected one folder of files per class")
-    notes = []
-    if others:
-        kinds = ", ".join(f"{n} {ending}" for ending, n in sorted(others.items()))
-        notes.append(f"{others.total()} files that are not DICOM were left out: {kinds}.")
-    if homeless:
-        notes.append(f"{homeless} DICOM files in no class folder were left out.")
-    return rows, notes
-
-
-def _files(top: Path) -> Iterator[str]:
-    for place, folders, files in os.walk(top):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
-            if not name.startswith("."):
-                yield (Path(place) / name).relative_to(top).as_posix()
-
-
 def _looks_like_dicom(path: Path) -> bool:
+    if is_hidden(path.name):
+        return False
     if path.suffix.lower() in SUFFIXES:
         return True
     if path.suffix or path.name == "DICOMDIR":  # the directory of a disc holds no image
         return False
     try:
+        refuse_special(path)
         with open(path, "rb") as file:
             return file.read(132)[128:] == b"DICM"
     except OSError:
@@ -138,8 +125,8 @@ def _frames(top: Path, row: Row, tags: _Tags) -> Sequence[Row]:
         return [row]
     source = row.source or (_text(header.get(tags.source)) if tags.source else "")
     whole = replace(row, source=source, group=row.group or _group(header, row.path, tags))
-    if n == 1:
-        return [whole]
+    if n == 1 and row.frame in (-1, 1):
+        return [whole]  # another frame is not there: its id says so when it is read
     chosen = [row.frame] if row.frame >= 0 else range(1, n + 1)
     return [replace(whole, path=f"{row.path}#{number}", frame=number) for number in chosen]
 

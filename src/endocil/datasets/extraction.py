@@ -54,7 +54,7 @@ class Extraction:
         try:
             yield
         except UnsafeArchiveError as error:
-            raise self._refused(str(error)) from error
+            raise self._refused(str(error), error.way_out) from error
         except EndocilError:  # of an archive inside, which is said already
             raise
         except OSError as error:
@@ -66,8 +66,7 @@ class Extraction:
                 f"is damaged ({' '.join(str(error).split()) or type(error).__name__})"
             ) from error
 
-    def _refused(self, reason: str) -> EndocilError:
-        way_out = "download it again, or extract it with another program and give the folder"
+    def _refused(self, reason: str, way_out: str = members.AGAIN) -> EndocilError:
         return EndocilError(f"the archive {self.archive} {reason}; {way_out}")
 
     def _unpack_zip(self, raw: IO[bytes], into: Path, depth: int, report: Report) -> None:
@@ -127,6 +126,13 @@ class Extraction:
         except (FileExistsError, NotADirectoryError):
             self.left_out["repeated name"] += 1
             return
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                raise UnsafeArchiveError(
+                    f"holds a name of {len(name):,} letters, {name[:60]!r}..., which is too long for this disk",
+                    "extract it with a program that shortens names, and give the folder",
+                ) from error
+            raise
         if not members.is_archive(path.name):
             self.files += 1
             return

@@ -10,16 +10,23 @@ from endocil.datasets.official import SplitFormat, with_official_parts
 from endocil.datasets.public import Row, listed, repeated_names, table_of
 from endocil.images.table import ImageTable
 
+_DRIVE = "https://github.com/simula/kvasir-capsule (its README links a folder of Google Drive)"
+
 FACTS = DataSet(
     name="kvasir-capsule",
     title="Kvasir-Capsule, labelled images",
     variable="KVASIR_CAPSULE",
-    pages=("https://osf.io/dv2ag/", "https://datasets.simula.no/kvasir-capsule/"),
+    pages=("https://osf.io/dv2ag/", "https://datasets.simula.no/kvasir-capsule/", _DRIVE),
     archives=(
         Archive(
             "labelled_images.zip",
             "one .tar.gz for each class; packed anew for each download, so that no checksum fits",
             "https://files.osf.io/v1/resources/dv2ag/providers/googledrive/labelled_images/?zip=",
+        ),
+        Archive(
+            "metadata.csv",
+            "beside the images: video, frame, finding and box of each; not needed here",
+            sha256="480373e840c48d7cad45aede92bdc8fa5a7c0064e6b22470d38af9f2032642f5",
         ),
     ),
     place=(
@@ -53,7 +60,7 @@ FACTS = DataSet(
     remarks=(
         "A file name is <video>_<frame>: images are grouped by video. Some classes come from two or three videos.",
         "8 frames are in two classes, Erosion and Pylorus; the paper's counts need both.",
-        "Ampulla of vater and Blood - hematin: 22 images together; 10 and 12 are from a public table, not counted.",
+        "Ampulla of vater and Blood - hematin: 22 images together; 10 and 12 are not checked.",
     ),
 )
 

@@ -16,8 +16,16 @@ LABEL_SUFFIXES = frozenset({".csv", ".json", ".xlsx"})
 CHUNK = 2**20
 
 
+AGAIN = "download it again, or extract it with another program and give the folder"
+UNTRUSTED = "no sound data set has such a name: do not extract it, and get the data set from its own page"
+
+
 class UnsafeArchiveError(EndocilError):
-    """The reason, without the archive's name."""
+    """The reason, without the archive's name, and what the user can do."""
+
+    def __init__(self, reason: str, way_out: str = AGAIN) -> None:
+        super().__init__(reason)
+        self.way_out = way_out
 
 
 @dataclass(frozen=True)
@@ -95,9 +103,9 @@ def safe_parts(name: str) -> tuple[str, ...]:
     flat = name.replace("\\", "/")
     parts = tuple(part for part in flat.split("/") if part not in ("", "."))
     if flat.startswith("/") or ".." in parts or re.match(r"[A-Za-z]:", flat) or not parts:
-        raise UnsafeArchiveError(f"holds the name {name[:200]!r}, which leads out of the folder")
+        raise UnsafeArchiveError(f"holds the name {name[:200]!r}, which leads out of the folder", UNTRUSTED)
     if any(ord(letter) < 32 for letter in flat):
-        raise UnsafeArchiveError(f"holds the name {name[:200]!r}, which no file can have")
+        raise UnsafeArchiveError(f"holds the name {name[:200]!r}, which no file can have", UNTRUSTED)
     return parts
 
 

@@ -19,7 +19,7 @@ from PIL import Image
 from endocil.datasets.listing import Row, read_listing, refuse_missing
 from endocil.errors import EndocilError
 from endocil.files import expand
-from endocil.images.decode import FileReader, file_of
+from endocil.images.decode import FileReader, dimensions_of, file_of
 from endocil.images.frame import WholeReader
 from endocil.images.table import ImageTable, Reader
 
@@ -63,6 +63,10 @@ class Renamed:
     reader: Reader
     names: dict[str, str]
 
+    @property
+    def in_processes(self) -> bool:
+        return bool(getattr(self.reader, "in_processes", False))
+
     def read(self, image_id: str, size: int) -> np.ndarray:
         return self.reader.read(self.names.get(image_id, image_id), size)
 
@@ -73,6 +77,9 @@ class Renamed:
 
     def fingerprint(self, ids: Sequence[str]) -> str:
         return self.reader.fingerprint([self.names.get(image_id, image_id) for image_id in ids])
+
+    def dimensions(self, image_id: str) -> tuple[int, int]:
+        return dimensions_of(self.reader, self.names.get(image_id, image_id))
 
     def path(self, image_id: str) -> Path | None:
         return file_of(self.reader, self.names.get(image_id, image_id))

@@ -13,7 +13,7 @@ from pathlib import Path
 from xml.parsers import expat
 
 from endocil.errors import EndocilError
-from endocil.files import refuse_special
+from endocil.opening import refuse_special
 
 MAX_BYTES = 256 * 2**20  # of one part, unpacked: twenty times the largest table of the public data sets
 MAX_CELLS = 20_000_000

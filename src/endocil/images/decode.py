@@ -8,20 +8,24 @@ import hashlib
 import io
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
-import simplejpeg  # type: ignore[import-untyped]
 from PIL import ExifTags, Image
 
 from endocil.errors import EndocilError
+from endocil.images.jpeg import BILINEAR, shrink_jpeg
+from endocil.images.modes import to_rgb
 from endocil.images.table import Reader, UnreadableImageError
+from endocil.opening import UnfitFileError, read_whole, refuse_special
 
 IMAGE_SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
 MAX_PIXELS = 89_478_485  # Pillow's own limit; a small file can claim to be larger and fill the memory
-RULES = "decode rules 2"  # raise it when the pixels of the same file come out differently
+RULES = "decode rules 3"  # raise it when the pixels of the same file come out differently
 
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -32,9 +36,8 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_BILINEAR = Image.Resampling.BILINEAR  # Pillow's averages over all the pixels that shrink into one
 _DAMAGED = (OSError, SyntaxError, ValueError, KeyError, EOFError, MemoryError, struct.error)
-_FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")  # no others: some formats start outside programs
+FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")  # no others: some formats start outside programs
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,10 @@ class FileReader:
     def _bytes(self, image_id: str) -> bytes:
         return read_file(self.root / image_id)
 
+    def dimensions(self, image_id: str) -> tuple[int, int]:
+        """Width and height as the file's header has them; raises UnreadableImageError with a reason."""
+        return read_dimensions(self.root / image_id)
+
     def path(self, image_id: str) -> Path:
         return self.root / image_id
 
@@ -71,13 +78,23 @@ def file_of(reader: Reader, image_id: str) -> Path | None:
     return path(image_id) if callable(path) else None
 
 
+def dimensions_of(reader: Reader, image_id: str) -> tuple[int, int]:
+    """Width and height of an image, told by a method `dimensions` or by its file; (0, 0) where neither tells."""
+    told = getattr(reader, "dimensions", None)
+    path = None if callable(told) else file_of(reader, image_id)
+    try:
+        return told(image_id) if callable(told) else read_dimensions(path) if path else (0, 0)
+    except UnreadableImageError:  # no picture, or removed since it was read
+        return 0, 0
+
+
 def decode(data: bytes, size: int) -> np.ndarray:
     """The bytes of an image file as (size, size, 3) uint8 RGB; raises UnreadableImageError with a reason."""
-    image = _open(data)
+    image = _open(io.BytesIO(data))
     try:
-        pixels = _shrink_jpeg(data, image, size)
+        pixels = shrink_jpeg(data, image, size)
         if pixels is None:
-            pixels = np.asarray(_to_rgb(image).resize((size, size), _BILINEAR))
+            pixels = np.asarray(to_rgb(image).resize((size, size), BILINEAR))
         turn = _turn_of(image)
         return pixels if turn is None else np.asarray(Image.fromarray(pixels).transpose(turn))
     except _DAMAGED as error:
@@ -86,9 +103,9 @@ def decode(data: bytes, size: int) -> np.ndarray:
 
 def decode_whole(data: bytes) -> Image.Image:
     """The bytes of an image file as RGB in its own size, upright; raises UnreadableImageError with a reason."""
-    image = _open(data)
+    image = _open(io.BytesIO(data))
     try:
-        picture, turn = _to_rgb(image), _turn_of(image)
+        picture, turn = to_rgb(image), _turn_of(image)
         return picture if turn is None else picture.transpose(turn)
     except _DAMAGED as error:
         raise UnreadableImageError(one_line(error)) from error
@@ -96,20 +113,35 @@ def decode_whole(data: bytes) -> Image.Image:
 
 def read_file(path: Path) -> bytes:
     """The bytes of a file; one that is not there, or may not be read, is an unreadable image."""
+    with _unreadable(path):
+        return read_whole(path)
+
+
+def read_dimensions(path: Path) -> tuple[int, int]:
+    """Width and height of an image file, from its header alone."""
+    with _unreadable(path):
+        refuse_special(path)
+        with open(path, "rb") as file:
+            return _open(file).size
+
+
+@contextmanager
+def _unreadable(path: Path) -> Iterator[None]:
     try:
-        return path.read_bytes()
-    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        yield
+    except (FileNotFoundError, PermissionError, IsADirectoryError, UnfitFileError) as error:
         raise UnreadableImageError(error.strerror or str(error)) from error
     except OSError as error:  # the disk or the network fails, not this image: nothing to remember
         raise EndocilError(f"cannot read {path}: {error.strerror or error}; try again") from error
 
 
-def _open(data: bytes) -> Image.Image:
+def _open(file: IO[bytes]) -> Image.Image:
     """Reads the header alone."""
-    if not data:
+    if not file.read(1):
         raise UnreadableImageError("the file is empty")
+    file.seek(0)
     try:
-        image = Image.open(io.BytesIO(data), formats=_FORMATS)
+        image = Image.open(file, formats=FORMATS)
     except Image.DecompressionBombError as error:
         raise UnreadableImageError(one_line(error)) from error
     except _DAMAGED as error:
@@ -119,57 +151,6 @@ def _open(data: bytes) -> Image.Image:
             f"{image.width} x {image.height} pixels; at most {MAX_PIXELS:,} are accepted"
         )
     return image
-
-
-def _shrink_jpeg(data: bytes, header: Image.Image, size: int) -> np.ndarray | None:
-    """libjpeg-turbo decodes at 1/8, 1/4 or 1/2 where that leaves at least 9/8 of the size; that is shrunk on.
-
-    None where Pillow has to decide: other formats, small images, CMYK, and files that libjpeg complains about."""
-    if header.format not in ("JPEG", "MPO") or header.mode not in ("RGB", "L"):
-        return None
-    width, height = header.size
-    part = next((part for part in (8, 4, 2) if 8 * min(width, height) >= 9 * size * part), 1)
-    if part == 1:
-        return None
-    try:
-        pixels = simplejpeg.decode_jpeg(
-            data, "RGB", min_height=-(-height // part), min_width=-(-width // part)
-        )
-    except ValueError:
-        return None
-    if width % part == 0 and height % part == 0:
-        return _shrink(pixels, size)
-    # sizes were rounded up: without the box, 531 pixels at 1/4 would be squeezed as if they were 532
-    box = (0, 0, width / part, height / part)
-    return np.asarray(Image.fromarray(pixels).resize((size, size), _BILINEAR, box=box))
-
-
-def _shrink(pixels: np.ndarray, size: int) -> np.ndarray:
-    """Pillow's bilinear filter as torch computes it: three times as fast, some values differ by 1."""
-    import torch  # here: a process that draws synthetic images would start slowly with it
-
-    planes = torch.from_numpy(pixels)[None].permute(0, 3, 1, 2)  # (1, 3, H, W), channels last in memory
-    small = torch.nn.functional.interpolate(planes, (size, size), mode="bilinear", antialias=True)
-    return np.ascontiguousarray(small.permute(0, 2, 3, 1).numpy()[0])  # (size, size, 3)
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
-    """Any mode as 8-bit RGB; transparent parts over black."""
-    image.load()
-    if image.mode.startswith("I") or image.mode == "F":
-        return _scale_to_8_bits(image)
-    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
-        over = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", over.size, (0, 0, 0, 255)), over).convert("RGB")
-    return image.convert("RGB")
-
-
-def _scale_to_8_bits(image: Image.Image) -> Image.Image:
-    """16-bit gray by the full range of 16 bits, so that the same value is the same gray in every image."""
-    values = np.asarray(image)
-    if values.dtype.kind == "f" or values.min() < 0 or values.max() > 65535:
-        raise ValueError(f"{image.mode} pixels outside 0..65535; save it with 8 or 16 bits per channel")
-    return Image.fromarray((values.astype(np.uint32) // 257).astype(np.uint8)).convert("RGB")
 
 
 def _turn_of(header: Image.Image) -> Image.Transpose | None:

@@ -1,13 +1,14 @@
 """Frames of DICOM files into pixels, with pydicom (the extra `dicom`).
 
-Gray values become 8 bits by the first window of the file (PS3.3 C.11.2) after its rescale, or else by the full range
-of the bits stored; colours by the full range. MONOCHROME1 is inverted. Tables other than palettes (VOI and
-modality LUTs) are not applied. Only the elements that describe pixels (group 0028) and those asked for by name
-are read, and the reason of an unreadable file never quotes the file: nothing else of it can reach a record.
+Gray values become 8 bits as shades.py has it, by the tables, the rescale and the window of the file; colours by the
+full range. MONOCHROME1 is inverted. Tables and windows of single frames (functional groups) are not applied. Only the
+elements that describe pixels (group 0028) and those asked for by name are read, and the reason of an unreadable
+file never quotes the file: nothing else of it can reach a record.
 """
 
 import hashlib
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -19,10 +20,11 @@ from PIL import Image
 
 from endocil.errors import EndocilError
 from endocil.images.decode import MAX_PIXELS, stamp
-from endocil.images.shades import GRAY, Window, to_rgb
+from endocil.images.shades import ELEMENTS, GRAY, TABLES, Window, to_rgb
 from endocil.images.table import UnreadableImageError
+from endocil.opening import UnfitFileError, refuse_special
 
-RULES = "dicom rules 1"  # raise it when the pixels of the same file come out differently
+RULES = "dicom rules 2"  # raise it when the pixels of the same file come out differently
 
 _PLUGINS = ("gdcm", "libjpeg", "openjpeg", "jpeg_ls", "rle")  # installing one makes more files readable
 _COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
@@ -34,7 +36,7 @@ _SHAPE = (
     "PixelRepresentation",
     "BitsStored",
 )
-_WINDOW = ("RescaleSlope", "RescaleIntercept", "WindowCenter", "WindowWidth", "VOILUTFunction")
+_last = threading.local()  # the header that this thread has read last: it describes pixels and nothing else
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class DicomReader:
     def whole(self, image_id: str) -> Image.Image:
         """The frame in its own size, RGB; raises UnreadableImageError with a reason."""
         path, frame = split_id(self.root, image_id)
-        header = read_header(path)
+        header = _header_of(path)
         _refuse_unknown(header, frame, count_frames(path, header))
         try:
             return Image.fromarray(self._shown(_frame(path, frame), header))
@@ -67,6 +69,14 @@ class DicomReader:
             colours = pydicom().pixels.apply_color_lut(values, header)[..., :3]
             return np.asarray(colours if colours.dtype == np.uint8 else (colours >> 8).astype(np.uint8))
         return to_rgb(values, header, self.window)
+
+    def dimensions(self, image_id: str) -> tuple[int, int]:
+        """Width and height; raises UnreadableImageError with a reason."""
+        header = _header_of(split_id(self.root, image_id)[0])
+        return _number(header, "Columns"), _number(header, "Rows")
+
+    def path(self, image_id: str) -> Path:
+        return split_id(self.root, image_id)[0]
 
     def fingerprint(self, ids: Sequence[str]) -> str:
         """Folder, sizes and times of the files, and what decodes them."""
@@ -100,17 +110,26 @@ def read_header(path: Path, tags: Sequence[str] = ()) -> Any:
     """What describes the pixels, and the elements asked for by name; no other element is read."""
     dicom = pydicom()
     try:
-        wanted: Any = [*_SHAPE, *_WINDOW, *_palette_tags(), *tags]
+        refuse_special(path)
+        wanted: Any = [*_SHAPE, *ELEMENTS, *TABLES, *_palette_tags(), *tags]
         header = dicom.dcmread(path, stop_before_pixels=True, specific_tags=wanted)
-        for name in (*_SHAPE, *_WINDOW, *tags):
+        for name in (*_SHAPE, *ELEMENTS, *TABLES, *tags):
             header.get(name)  # values are parsed when they are asked for: a damaged one shows itself here
-    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+    except (FileNotFoundError, PermissionError, IsADirectoryError, UnfitFileError) as error:
         raise UnreadableImageError(error.strerror or "the file cannot be opened") from error
     except dicom.errors.InvalidDicomError as error:
         raise UnreadableImageError("not a DICOM file") from error
     except Exception as error:
         raise UnreadableImageError(f"pydicom cannot read its header ({type(error).__name__})") from error
     return header
+
+
+def _header_of(path: Path) -> Any:
+    """Frames of a file are read one after the other: its header is parsed once for them."""
+    key = (str(path), stamp(str(path)))
+    if getattr(_last, "key", None) != key:
+        _last.header, _last.key = read_header(path), key
+    return _last.header
 
 
 def count_frames(path: Path, header: Any) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from endocil.errors import EndocilError
-from endocil.images.decode import file_of
+from endocil.images.decode import dimensions_of, file_of
 from endocil.images.table import ImageTable, Reader
 
 RULES = "frame rules 1"  # raise it when the box of the same picture comes out differently
@@ -43,11 +43,23 @@ class Cropped:
 
     reader: WholeReader
 
+    @property
+    def in_processes(self) -> bool:
+        return bool(getattr(self.reader, "in_processes", False))
+
     def read(self, image_id: str, size: int) -> np.ndarray:
         """(size, size, 3) uint8 RGB; raises UnreadableImageError with a reason."""
-        picture = self.reader.whole(image_id)
-        view = picture.crop(find_view(np.asarray(picture)))  # resize(box=...) would mix in some of the frame
+        view = self.whole(image_id)  # resize(box=...) of the picture would mix in some of the frame
         return np.asarray(view.resize((size, size), Image.Resampling.BILINEAR))
+
+    def whole(self, image_id: str) -> Image.Image:
+        """The view in its own size."""
+        picture = self.reader.whole(image_id)
+        return picture.crop(find_view(np.asarray(picture)))
+
+    def dimensions(self, image_id: str) -> tuple[int, int]:
+        """Of the whole picture: finding the view takes decoding it."""
+        return dimensions_of(self.reader, image_id)
 
     def fingerprint(self, ids: Sequence[str]) -> str:
         return f"{RULES}; {self.reader.fingerprint(ids)}"

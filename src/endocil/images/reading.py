@@ -50,8 +50,7 @@ def _reading(
     reader: Reader, n: int, size: int, workers: int, stack: ExitStack
 ) -> Callable[[Sequence[str]], Chunk]:
     """How a thread of the pool reads a chunk: itself, or through a process that is free."""
-    # a class of the user's script itself cannot be imported by another process
-    wanted = getattr(reader, "in_processes", False) and type(reader).__module__ != "__main__"
+    wanted = getattr(reader, "in_processes", False) and not _of_script(reader)
     if not wanted or workers < 2 or n < _WORTH_PROCESSES:
         return lambda ids: read_many(reader, ids, size)
     free: SimpleQueue[_Process] = SimpleQueue()
@@ -66,6 +65,14 @@ def _reading(
             free.put(process)
 
     return read
+
+
+def _of_script(reader: object) -> bool:
+    """A class of the user's script itself cannot be imported by another process; readers may hold others."""
+    if type(reader).__module__ == "__main__":
+        return True
+    inner = getattr(reader, "reader", None)
+    return inner is not None and _of_script(inner)
 
 
 def read_many(reader: Reader, ids: Sequence[str], size: int) -> Chunk:

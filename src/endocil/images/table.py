@@ -17,7 +17,9 @@ class UnreadableImageError(EndocilError):
 class Reader(Protocol):
     """Gives the pixels of an image by its id; called by several threads at once.
 
-    One that computes its pixels in Python may set `in_processes = True`: then processes get copies of it."""
+    One that computes its pixels in Python may set `in_processes = True`: then processes get copies of it. Methods
+    that not every reader has: `whole(image_id)`, the picture in its own size; `dimensions(image_id)`, its width and
+    height; `path(image_id)`, its file."""
 
     def read(self, image_id: str, size: int) -> np.ndarray:
         """(size, size, 3) uint8 RGB; raises UnreadableImageError with a reason."""

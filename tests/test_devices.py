@@ -1,0 +1,155 @@
+"""Runs on several processes: started here or by torchrun, one that writes, and resumed on another number."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import tomli_w
+from pictures import TINY
+
+from endocil import EndocilError
+from endocil.devices import leads, started
+from endocil.predictions import read_run_predictions
+
+# Small steps, and exemplars that do not hang on a last digit.
+GENTLE = {
+    **TINY,
+    "data": {**TINY["data"], "size": 32},
+    "memory": {"per_class": 4, "select": "random"},
+    "method": {"name": "icarl"},
+    "train": {**TINY["train"], "learning_rate": 0.0001},
+}
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("settings") / "tiny.toml"
+    path.write_text(tomli_w.dumps({**GENTLE, "run": {"threads": 1, "checkpoint_seconds": 0.0}}))
+    return path
+
+
+def call(*arguments: object, launcher: tuple[str, ...] = ("-m",)) -> str:
+    command = [sys.executable, *launcher, "endocil", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def epochs(folder: Path) -> dict[tuple[int, int], float]:
+    """(task, epoch) -> loss; each stands once."""
+    records = [json.loads(line) for line in (folder / "events.jsonl").read_text("utf-8").splitlines()]
+    found = [record for record in records if record["event"] == "epoch"]
+    told = {(record["task"], record["epoch"]): record["losses"]["classification"] for record in found}
+    assert len(told) == len(found)
+    return told
+
+
+def processes(folder: Path) -> int:
+    return int(json.loads((folder / "environment.json").read_text("utf-8"))["processes"])
+
+
+@pytest.fixture(scope="module")
+def alone(settings: Path) -> Path:
+    call("run", settings, "-o", settings.parent / "alone")
+    return settings.parent / "alone"
+
+
+def same_results(one: Path, other: Path) -> None:
+    """The same epochs, exemplars and test images. Losses are only near: in so small a network one activation that
+    rounding moves across zero changes a gradient by percents (tests/test_processes.py compares steps exactly)."""
+    assert epochs(other) == pytest.approx(epochs(one), rel=0.15)
+    assert epochs(other)[0, 0] == pytest.approx(epochs(one)[0, 0], rel=0.01)
+    for memory in sorted((one / "memory").iterdir()):
+        assert memory.read_bytes() == (other / "memory" / memory.name).read_bytes()
+    files = sorted((one / "predictions").iterdir())
+    ours, theirs = (
+        read_run_predictions([run / "predictions" / file.name for file in files]) for run in (one, other)
+    )
+    for mine, yours in zip(ours, theirs, strict=True):
+        assert (mine.images, mine.classes) == (yours.images, yours.classes)
+
+
+def test_two_processes_leave_one_run_with_the_results_of_one(
+    alone: Path, settings: Path, tmp_path: Path
+) -> None:
+    said = call("run", settings, "-o", tmp_path / "two", "--devices", 2)
+    assert said.count("Acc_last") == 1  # one speaks
+    assert (processes(alone), processes(tmp_path / "two")) == (1, 2)
+    same_results(alone, tmp_path / "two")
+    both = [{str(path.relative_to(run)) for path in run.rglob("*")} for run in (alone, tmp_path / "two")]
+    assert both[0] == both[1]
+
+
+def test_a_run_of_one_process_goes_on_with_two_that_torchrun_has_started(
+    alone: Path, settings: Path, tmp_path: Path
+) -> None:
+    stopped(settings, tmp_path / "run", devices=1)
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m")
+    call("resume", tmp_path / "run", launcher=launcher)
+    same_results(alone, tmp_path / "run")
+
+
+def test_a_run_of_two_processes_goes_on_with_one(alone: Path, settings: Path, tmp_path: Path) -> None:
+    stopped(settings, tmp_path / "run", devices=2)
+    call("resume", tmp_path / "run")
+    same_results(alone, tmp_path / "run")
+
+
+def stopped(settings: Path, folder: Path, devices: int) -> None:
+    """A run that is killed with all its processes once it has learned its first task."""
+    command = [sys.executable, "-m", "endocil", "run", str(settings), "-o", str(folder)]
+    command += ["--devices", str(devices)]
+    running = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.monotonic() + 120
+    while "learned" not in _events(folder):
+        assert running.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(running.pid, signal.SIGKILL)
+    running.wait()
+    assert not (folder / "metrics.json").exists()
+
+
+def _events(folder: Path) -> str:
+    path = folder / "events.jsonl"
+    return path.read_text("utf-8") if path.exists() else ""
+
+
+def test_the_number_of_processes_is_as_asked_for_or_as_a_launcher_has_started_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert started(2, 3) == (2, 3)
+    with pytest.raises(EndocilError, match="0 devices on 1 machines"):
+        started(0, 1)
+    for name, value in {"TORCHELASTIC_RUN_ID": "a", "LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert started(1, 1) == started(4, 2) == (4, 2)
+    with pytest.raises(EndocilError, match="torchrun has started 4 processes on each of 2"):
+        started(3, 1)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "many")
+    with pytest.raises(EndocilError, match="LOCAL_WORLD_SIZE is 'many'"):
+        started(1, 1)
+
+
+def test_slurm_tells_its_tasks_and_an_interactive_shell_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    assert started(2, 1) == (2, 1)
+    monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "8")
+    monkeypatch.setenv("SLURM_NNODES", "2")
+    assert started(1, 1) == (8, 2)
+
+
+@pytest.mark.parametrize("name", ["RANK", "SLURM_PROCID", "LOCAL_RANK"])
+def test_the_first_process_leads(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    assert leads()
+    monkeypatch.setenv(name, "0")
+    assert leads()
+    monkeypatch.setenv(name, "1")
+    assert not leads()
