@@ -25,7 +25,7 @@ from endocil.images.cache import load_images
 
 Row = training.Row
 HEAD = "| what | ratio | remark |\n|---|---:|---|"
-QUICK = training.Size(rounds=5, batches=4)
+QUICK = training.Size(rounds=6, batches=3)
 
 
 def of_training(quick: bool) -> Iterator[Row]:

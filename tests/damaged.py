@@ -1,14 +1,16 @@
-"""Damaged and hostile image files, DICOM files and archives, the same for the same seed, and what becomes of them.
+"""Damaged and hostile images, DICOM files, archives and folders, the same for the same seed, and what becomes of them.
 
 `run` puts numbers `start` to `stop` through the package in a process of its own, with little memory beyond what the
 libraries need and a time limit for each file: a hang, a crash or an unexpected exception is found by the parent.
 """
 
+import contextlib
 import io
 import json
 import os
 import random
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -366,7 +368,68 @@ def try_dicom(start: int, stop: int) -> dict[str, Any]:
     return results.summary()
 
 
-Job = tuple[str, int, int]  # "images", "dicom" or "archives", first number, number behind the last
+def trap(place: Path, kind: str, number: int) -> None:
+    """Something in a folder that is no picture, or a link that leads where it should not."""
+    name = place / f"{number}.jpg"
+    if kind == "pipe":
+        os.mkfifo(name)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server, contextlib.chdir(place):
+            server.bind(name.name)  # by a short name: a socket's path has few letters
+    elif kind == "folder":
+        name.mkdir()
+    elif kind == "name that is no UTF-8":
+        Path(os.fsdecode(os.fsencode(place) + b"/p\xf3lyp\xff%d.png" % number)).write_bytes(pictures()["png"])
+    elif kind == "odd name":
+        (place / f"{number} \n\t\x1b[31m;,\u202e.png").write_bytes(pictures()["png"])
+    else:
+        name.symlink_to(LINKS[kind])
+
+
+LINKS = {
+    "link to zeros": "/dev/zero",
+    "link to random bytes": "/dev/urandom",
+    "link to the terminal": "/dev/tty",
+    "link to a process's memory": "/proc/self/mem",
+    "link to nothing": "nowhere.jpg",
+    "link to itself": ".",
+    "link to a sibling": "../0",
+    "link to another sibling": "../1",
+    "link to the top": "..",
+    "link to the root": "/",
+}
+TRAPS = ("pipe", "socket", "folder", "name that is no UTF-8", "odd name", *LINKS)
+
+
+def try_folders(start: int, stop: int) -> dict[str, Any]:
+    """Three classes of two pictures, with traps among them: every picture counts once, and no trap holds it up."""
+    from endocil.datasets.folder import load
+    from endocil.errors import EndocilError
+    from endocil.images.cache import load_images
+
+    results = _Results()
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(start, stop):
+            chance = random.Random(f"folder {number}")
+            root = Path(folder) / str(number)
+            kinds = [TRAPS[number % len(TRAPS)], *chance.choices(TRAPS, k=chance.randrange(4))]
+            for label in range(3):
+                (root / str(label)).mkdir(parents=True)
+                for name in ("a.png", "b.png"):
+                    (root / str(label) / name).write_bytes(pictures()["png"])
+            for place, kind in enumerate(kinds, start=100):
+                trap(root / str(chance.randrange(3)), kind, place)
+
+            def read(root: Path = root, kinds: list[str] = kinds) -> None:
+                table = load(root=str(root))
+                images = load_images(table, 16, folder=Path(folder) / "cache", skip_unreadable=True)
+                assert len(images.table) == 6 + sum("name" in kind for kind in kinds), images.table.ids
+
+            results.of(number, ", ".join(kinds), read, EndocilError)
+    return results.summary()
+
+
+Job = tuple[str, int, int]  # "images", "dicom", "archives" or "folders", first number, number behind the last
 
 
 def serve(jobs: list[Job]) -> None:
@@ -381,7 +444,7 @@ def serve(jobs: list[Job]) -> None:
         mapped = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a hang in C code ends the process too
-    attempts = {"images": try_images, "dicom": try_dicom, "archives": try_archives}
+    attempts = {"images": try_images, "dicom": try_dicom, "archives": try_archives, "folders": try_folders}
     print(json.dumps([attempts[what](start, stop) for what, start, stop in jobs]))
 
 

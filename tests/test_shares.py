@@ -1,5 +1,6 @@
 """A batch in pieces, a share without images, scaled losses: the step is that of the whole batch."""
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from endocil.images.augment import Augmentation
 from endocil.images.batch import Batch, share_of, training_batches
 from endocil.images.cache import Images
 from endocil.methods.method import Phase
-from endocil.precision import Precision
+from endocil.networks import compile_backbones
+from endocil.precision import Precision, times_slower
 from endocil.training import only_training, optimizer_of, step, total_loss
 
 
@@ -124,3 +126,34 @@ def test_sixteen_bits_train_and_come_near_thirty_two(images: Images, tmp_path: P
     begun = start.method.state_dict()
     moved = (plain["classifier.weight"] - begun["classifier.weight"]).norm()
     assert 0.0 < (other["classifier.weight"] - plain["classifier.weight"]).norm() < 0.2 * moved
+
+
+class Small(nn.Module):
+    """A backbone that torch.compile translates in seconds."""
+
+    n_features = 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.conv(images).relu().mean((2, 3))
+
+
+def test_compiled_backbones_keep_names_and_values_and_give_the_same_numbers() -> None:
+    network = nn.Sequential(Small(), nn.Linear(4, 2))
+    pictures = torch.randn(4, 3, 8, 8)
+    plain, names = network(pictures), list(network.state_dict())
+    compile_backbones(network)
+    torch.testing.assert_close(network(pictures), plain, rtol=1e-4, atol=1e-5)
+    assert list(network.state_dict()) == names
+    network[0].conv.weight.grad = None
+    network(pictures).sum().backward()
+    assert network[0].conv.weight.grad is not None
+    teacher = copy.deepcopy(network)
+    torch.testing.assert_close(teacher(pictures), plain, rtol=1e-4, atol=1e-5)
+
+
+def test_the_time_of_a_precision_is_compared_with_thirty_two_bits() -> None:
+    assert times_slower("bf16", torch.device("cpu"), repeats=1) > 0.0

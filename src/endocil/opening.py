@@ -19,7 +19,7 @@ def read_whole(path: Path) -> bytes:
     if status.st_size > LARGEST:
         reason = f"{status.st_size:,} bytes; at most {LARGEST:,} are accepted"
         raise UnfitFileError(errno.EFBIG, reason, str(path))
-    return path.read_bytes()
+    return path.read_bytes() if status.st_size else b""  # files of the system have no size and may never end
 
 
 def refuse_special(path: Path, status: os.stat_result | None = None) -> None:

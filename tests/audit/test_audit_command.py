@@ -79,6 +79,25 @@ def test_a_folder_has_no_split_and_pictures_can_be_left_out(data: Path, tmp_path
     assert record["unreadable"][0]["image"] == "polyp/damaged.png"
 
 
+def test_a_flat_folder_is_one_class_and_a_wrapped_one_has_the_classes_inside(tmp_path: Path) -> None:
+    page = tmp_path / "audit.html"
+    pictures = {f"{number}.png": picture for number, picture in enumerate(originals(4))}
+    told = run(write_folder(tmp_path / "flat", pictures), "-o", page)
+    assert "4 images in 1 classes" in told
+    assert "All images are of one class, flat;" in told
+    assert "All images are of one class" in page.read_text()
+    wrapped = {f"set/{'polyp' if name < '2' else 'ulcer'}/{name}": one for name, one in pictures.items()}
+    told = run(write_folder(tmp_path / "wrapped", wrapped), "-o", page)
+    assert "4 images in 2 classes" in told
+    assert "one class" not in told
+    told = run(tmp_path / "wrapped", "-o", page, "--set", "data.class_from=first")
+    assert "4 images in 1 classes" in told
+
+
+def test_the_help_names_the_setting_that_takes_the_groups() -> None:
+    assert "scenario.groups" in " ".join(run("--help").split())
+
+
 def test_images_none_of_which_can_be_read_are_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "data" / "polyp").mkdir(parents=True)
     (tmp_path / "data" / "polyp" / "1.png").write_bytes(b"")

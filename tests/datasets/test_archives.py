@@ -6,6 +6,7 @@ import os
 import random
 import struct
 import tarfile
+import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -13,10 +14,11 @@ from pathlib import Path
 import layouts
 import pytest
 
-from endocil.datasets import extraction
+from endocil.datasets import archives, extraction
 from endocil.datasets.archives import RECORD, extract
 from endocil.datasets.members import Limits
 from endocil.errors import EndocilError
+from endocil.files import temporary_beside
 
 JPG = layouts.PICTURES[".jpg"]
 
@@ -263,6 +265,50 @@ def test_disk_space_is_checked_first(tmp_path: Path, monkeypatch: pytest.MonkeyP
         EndocilError, match=r"needs \d+ bytes, but 3 are free in .*; free some space, or set ENDOCIL"
     ):
         extract(archive)
+
+
+def test_what_a_killed_extraction_left_is_removed_by_the_next_one_and_nothing_else(tmp_path: Path) -> None:
+    archive = layouts.zip_files(tmp_path / "x.zip", {"a/1.jpg": JPG})
+    target = tmp_path / "target"
+    left = temporary_beside(target)
+    other = temporary_beside(tmp_path / "another")
+    for folder in (left, other, tmp_path / ".target.mine.tmp"):
+        (folder / "a").mkdir(parents=True)
+        (folder / "a" / "1.jpg").write_bytes(JPG)
+    extract(archive, target)
+    assert not left.exists()
+    assert other.exists()
+    assert (tmp_path / ".target.mine.tmp").exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no locks of this kind there")
+def test_a_second_process_waits_for_the_first_and_takes_its_folder(tmp_path: Path) -> None:
+    archive = layouts.zip_files(tmp_path / "x.zip", {"a/1.jpg": JPG})
+    done: list[Path] = []
+    second = threading.Thread(target=lambda: done.append(extract(archive, tmp_path / "target").folder))
+    with archives._alone(archive) as alone:
+        assert alone
+        second.start()
+        second.join(0.3)
+        assert done == []
+    second.join(20)
+    assert done == [tmp_path / "target"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no pipes in folders there")
+def test_a_pipe_is_no_archive(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.zip")
+    with pytest.raises(EndocilError, match=r"cannot read the archive .*x\.zip: .*not a file"):
+        extract(tmp_path / "x.zip")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="other limits there")
+def test_a_name_that_is_too_long_is_said_to_be(tmp_path: Path) -> None:
+    archive = layouts.zip_files(tmp_path / "x.zip", {"a" * 300 + ".jpg": JPG})
+    with pytest.raises(
+        EndocilError, match=r"a name of 304 letters, .* too long for this disk; .*shortens names"
+    ):
+        extract(archive, tmp_path / "target")
 
 
 def test_an_archive_that_is_not_there_is_named(tmp_path: Path) -> None:

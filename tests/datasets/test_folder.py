@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from endocil.datasets.folder import load
+from endocil.datasets.folder import load, load_any
 from endocil.errors import EndocilError
 from endocil.images.cache import load_images
 
@@ -151,6 +151,37 @@ def test_links_are_followed_but_not_in_circles(tmp_path: Path) -> None:
     (root / "b").symlink_to(tmp_path / "elsewhere")
     (root / "a" / "up").symlink_to(root)
     assert load(root=str(root)).ids == ("a/2.jpg", "b/1.jpg")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need rights there")
+def test_links_between_folders_do_not_multiply_images_nor_take_them_away(tmp_path: Path) -> None:
+    root = Path(make(tmp_path / "loop", ["polyp/1.jpg", "polyp/2.jpg", "ulcer/3.jpg"]))
+    (root / "polyp" / "u").symlink_to("../ulcer")
+    (root / "ulcer" / "p").symlink_to("../polyp")
+    (root / "a copy").symlink_to("ulcer")
+    (root / "ulcer" / "out").symlink_to(tmp_path)
+    table = load(root=str(root))
+    assert table.ids == ("polyp/1.jpg", "polyp/2.jpg", "ulcer/3.jpg")
+    assert table.classes == ("polyp", "ulcer")
+    assert table.notes == ("4 links to folders that are there already were left out, first a copy.",)
+    assert load(root=str(root), class_from="leaf").ids == table.ids
+
+
+@pytest.mark.parametrize(
+    ("paths", "classes"),
+    [
+        (["1.jpg", "2.jpg"], ("own",)),
+        (["data/polyp/1.jpg", "data/ulcer/2.jpg"], ("polyp", "ulcer")),
+        (["data/polyp/1.jpg", "data/empty/x.txt"], ("polyp",)),
+        (["data/a/polyp/1.jpg", "data/b/polyp/2.jpg"], ("data",)),  # leaves would be one class
+        (["train/polyp/1.jpg", "test/polyp/2.jpg", "3.jpg"], ("test", "train")),
+    ],
+)
+def test_any_folder_of_images_can_be_looked_at(
+    tmp_path: Path, paths: list[str], classes: tuple[str, ...]
+) -> None:
+    root = make(tmp_path / "own", paths)
+    assert load_any(root=root).classes == classes
 
 
 GROUPS = "path,group\n" + "".join(f"{path},{i // 2}\n" for i, path in enumerate(HYPER_KVASIR))

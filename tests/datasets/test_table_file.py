@@ -1,5 +1,6 @@
 """A list of images in a text file becomes the table it describes, or is refused by the line that is wrong."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -149,11 +150,43 @@ def test_an_image_with_two_labels_is_refused_or_kept_as_two(root: Path, tmp_path
         ("path,label\nC:\\x.png,polyp\n", "absolute path"),
         ("path,label\n\\\\server\\share\\x.png,polyp\n", "absolute path"),
         ("path,label\na\0b,polyp\n", "no text in UTF-8"),
+        (
+            f"path,label,frame\na/1.png,polyp,{'9' * 5000}\n",
+            "line 2: the frame is '9{40}...'; .*at most 9 digits",
+        ),
+        (f"path,label,task\na/1.png,polyp,{'1' * 5000}\n", "line 2: the task is '1{40}...'"),
+        (f"path,label,fold\na/1.png,polyp,{'1' * 5000}\n", "line 2: the fold is '1{40}...'"),
+        (f"path,label\na/1.png,{'x' * 200_000}\n", "line 2: field larger than field limit"),
     ],
 )
 def test_a_list_that_cannot_be_trusted_is_refused(root: Path, text: str, words: str) -> None:
     with pytest.raises(EndocilError, match=words):
         load(file=listing(root, text))
+
+
+def test_a_list_in_another_encoding_is_refused_by_its_line(root: Path) -> None:
+    text = "path,label\na/1.png,cecum\na/2.png,pólyp\n"
+    with pytest.raises(EndocilError, match=r"list\.csv, line 3: is no text in UTF-8; save the file as UTF-8"):
+        load(file=listing(root, text, "cp1252"))
+    with pytest.raises(EndocilError, match="no text in UTF-8"):
+        load(file=listing(root, text, "utf-16"))
+    assert load(file=listing(root, text)).classes == ("cecum", "pólyp")
+
+
+def test_the_mark_is_found_behind_empty_lines(root: Path) -> None:
+    assert load(file=listing(root, "\n\npath;label\na/1.png;polyp\n")).ids == ("a/1.png",)
+    with pytest.raises(EndocilError, match="line 4: 1 fields; expected 2 as in line 3"):
+        load(file=listing(root, "\n\npath;label\na/1.png\n"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no pipes in folders there")
+def test_a_pipe_is_neither_a_list_nor_an_image(root: Path) -> None:
+    os.mkfifo(root / "a/pipe.png")
+    with pytest.raises(EndocilError, match=r"1 of 1 files that .* are not in .*: a/pipe\.png"):
+        load(file=listing(root, "path,label\na/pipe.png,polyp\n"))
+    os.mkfifo(root / "pipe.csv")
+    with pytest.raises(EndocilError, match="not a file"):
+        load(file=str(root / "pipe.csv"))
 
 
 def test_absolute_paths_count_where_they_are_allowed(root: Path, tmp_path: Path) -> None:

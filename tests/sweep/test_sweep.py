@@ -16,6 +16,7 @@ from rich.console import Console
 from small import SMALL, command, endocil, results, runs_in, write_sweep
 
 from endocil import run
+from endocil.sweep.folder import SweepFolder
 from endocil.sweep.progress import Board, Watch
 from endocil.sweep.worker import Job, Outcome, _command, work
 
@@ -114,6 +115,12 @@ def test_what_a_run_takes_of_a_cluster_is_refused_without_one(tmp_path: Path) ->
     assert status == 1
     assert "are for --ray" in errors
     assert not (tmp_path / "out").exists()
+
+
+def test_runs_that_cannot_stand_on_one_page_cost_the_page_alone(tmp_path: Path) -> None:
+    told = SweepFolder(tmp_path).write_page("tiny", [], alone=True)
+    assert told.startswith("no page for tiny: ")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_a_machine_cannot_see_is_named(tmp_path: Path) -> None:

@@ -11,7 +11,10 @@ FACTS = DataSet(
     name="gastrovision",
     title="GastroVision",
     variable="GASTROVISION",
-    pages=("https://osf.io/84e7f/",),
+    pages=(
+        "https://osf.io/84e7f/",
+        "https://github.com/DebeshJha/GastroVision (its README links a folder of Google Drive)",
+    ),
     archives=(
         Archive(
             "Gastrovision.zip",

@@ -37,7 +37,7 @@ _TURNS = {
     8: Image.Transpose.ROTATE_90,
 }
 _DAMAGED = (OSError, SyntaxError, ValueError, KeyError, EOFError, MemoryError, struct.error)
-FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")  # no others: some formats start outside programs
+_FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")  # no others: some formats start outside programs
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _open(file: IO[bytes]) -> Image.Image:
         raise UnreadableImageError("the file is empty")
     file.seek(0)
     try:
-        image = Image.open(file, formats=FORMATS)
+        image = Image.open(file, formats=_FORMATS)
     except Image.DecompressionBombError as error:
         raise UnreadableImageError(one_line(error)) from error
     except _DAMAGED as error:

@@ -12,11 +12,8 @@ from pathlib import Path
 
 from endocil.run_folder import RunFolder
 
-BEGUN = (
-    "split.csv",
-    "leaks.json",
-    "environment.json",
-)  # what a run writes before settings.toml makes it a run
+# what a run writes before settings.toml makes it a run
+BEGUN = ("split.csv", "leaks.json", "data.json", "environment.json")
 
 
 @dataclass(frozen=True)
