@@ -1,17 +1,17 @@
 """How cost grows with tasks, classes, images and exemplars; and what the paper's protocol would cost one GPU.
 
-    python benchmarks/growth.py [--rounds 3] [--plot docs/images/growth.png] > growth.csv
+    python benchmarks/growth.py [--rounds 2] [--plot docs/images/growth.png] > growth.csv
     python benchmarks/growth.py --protocol [--teraflops 5 20]
 
-Growth: a life of 4 tasks, 4 new classes each, 200 training images and 20 exemplars of each class; one number changes
+Growth: a life of 4 tasks, 4 new classes each, 100 training images and 10 exemplars of each class; one number changes
 at a time. Measured in the last task: selecting the exemplars of its new classes (features of d = 512), an epoch of
-fit() for EndoCIL and for DER, whose network grows, and the evaluation of 50 test images of every class. ResNet-18 of
+fit() for EndoCIL and for DER, whose network grows, and the evaluation of 25 test images of every class. ResNet-18 of
 width 8 at 32 px, one thread, the best of the rounds in processor time; the points take turns. Every measurement runs
 in a fork of its own; memory is what it needs at most beyond what the fork began with, the network included.
 
 Protocol: floating-point operations of forward and backward are counted (not timed) for every phase of every task of
-every method at 64 px and multiplied by 16 for 256 px; image passes come from the published class counts. What is left
-out: evaluation, selection and EWC's Fisher pass.
+every method, once for all data sets, at 64 px and multiplied by 16 for 256 px; image passes come from the published
+class counts. What is left out: evaluation, selection and EWC's Fisher pass.
 """
 
 import argparse
@@ -50,7 +50,7 @@ from endocil.settings import load_settings
 from endocil.training import fit, only_training, total_loss
 
 CPU = torch.device("cpu")
-PIXELS, TESTED = 32, 50
+PIXELS, TESTED = 32, 25
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Life:
 
     tasks: int = 4
     classes: int = 4  # new ones of each task
-    images: int = 200  # of each class, to train with
-    exemplars: int = 20  # of each class
+    images: int = 100  # of each class, to train with
+    exemplars: int = 10  # of each class
 
     @property
     def seen(self) -> int:
@@ -70,8 +70,8 @@ class Life:
 AXES: dict[str, tuple[int, ...]] = {
     "tasks": (2, 4, 8, 16),
     "classes": (2, 4, 8, 16),
-    "images": (100, 200, 400, 800, 1600),
-    "exemplars": (10, 20, 40, 80, 160),
+    "images": (50, 100, 200, 400, 800),
+    "exemplars": (5, 10, 20, 40, 80),
 }
 NAMES = {
     "tasks": "tasks",
@@ -185,7 +185,7 @@ def points(axes: dict[str, tuple[int, ...]], rounds: int) -> list[Point]:
     ]
 
 
-def rows(axes: dict[str, tuple[int, ...]] | None = None, rounds: int = 3) -> list[Point]:
+def rows(axes: dict[str, tuple[int, ...]] | None = None, rounds: int = 2) -> list[Point]:
     """The points of all axes, with one thread."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # also: a process with more could not be forked
@@ -238,6 +238,7 @@ PRESETS = ("hyper-kvasir", "gastrovision", "kvasir-capsule", "capsule-vision")
 BUFFERS = (30, 40, 50)
 COUNTED, SCALE = 64, 16  # pixels at which operations are counted, and the area of 256 x 256 by that
 SAMPLE = 16  # images whose operations are counted
+Counted = dict[tuple[str, int, str], float]  # method, task, phase -> operations of an image
 
 
 @dataclass(frozen=True)
@@ -282,9 +283,8 @@ def operations_of(method: nn.Module, phase: Phase) -> float:
     return counter.get_total_flops() / SAMPLE
 
 
-def work_of(preset: str, name: str, buffers: Sequence[int]) -> list[Work]:
-    """Operations of an image hardly depend on the buffer: they are counted with the first one."""
-    each: dict[tuple[int, str], float] = {}
+def work_of(preset: str, name: str, buffers: Sequence[int], each: Counted) -> list[Work]:
+    """`each`: operations of an image that have been counted already; data and buffer hardly change them."""
     found = []
     for buffer in buffers:
         parts = without_pixels(preset, name, buffer)
@@ -293,7 +293,7 @@ def work_of(preset: str, name: str, buffers: Sequence[int]) -> list[Work]:
         for task in parts.scenario.tasks:
             grow(parts.method, task, CPU)
             for phase in parts.method.phases(task, data_of(parts, *rows_of(parts, task))):
-                key = (task.index, phase.name)
+                key = (name, task.index, phase.name)
                 if key not in each:
                     each[key] = operations_of(parts.method, phase)
                 seen = phase.schedule.epochs * len(phase.images)
@@ -308,9 +308,10 @@ def protocol(
     presets: Sequence[str] = PRESETS, methods: Sequence[str] = (), buffers: Sequence[int] = BUFFERS
 ) -> Iterator[Work]:
     """Every method with every buffer, or once where it keeps no exemplars."""
+    each: Counted = {}
     for preset in presets:
         for name in methods or sorted(METHODS):
-            yield from work_of(preset, name, buffers if METHODS[name].replay else buffers[:1])
+            yield from work_of(preset, name, buffers if METHODS[name].replay else buffers[:1], each)
 
 
 def shared_operations(work: Sequence[Work]) -> float:
@@ -355,7 +356,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--plot", type=Path, help="draw the points into this PNG file (needs matplotlib)")
     parser.add_argument("--protocol", action="store_true", help="estimate the paper's protocol instead")
     parser.add_argument("--teraflops", type=float, nargs=2, default=(5.0, 20.0), metavar=("LOW", "HIGH"))

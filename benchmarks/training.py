@@ -1,6 +1,6 @@
 """How fast is training: fit() against a bare step, EndoCIL against iCaRL, and what the options cost or save.
 
-    python benchmarks/training.py [--rounds 24] [--batches 4] [--only fit methods ...]
+    python benchmarks/training.py [--rounds 48] [--batches 2] [--only fit methods ...]
 
 ResNet-18 of width 32 on synthetic endoscopy of 64 px, batches of 64, one thread. What is compared takes turns, an epoch
 each; the figure is the median over the rounds of the ratio of their images per second, with its range. Ratios are of
@@ -50,8 +50,8 @@ COMPILING = 300.0  # seconds that torch.compile and its measurement may take
 class Size:
     """How much is measured, and of what."""
 
-    rounds: int = 24
-    batches: int = 4  # of an epoch
+    rounds: int = 48
+    batches: int = 2  # of an epoch: short turns, so that what disturbs hits both
     batch: int = 64
     width: int = 32
     pixels: int = 64

@@ -107,7 +107,7 @@ def test_bench_writes_a_table_with_what_is_not_installed(
     bench.write(bench.of_selection(True, None), lines.append)
     assert lines[-3:] == [
         bench.HEAD,
-        "| selection, ours / ours, m = 500, n = 30 | 1.0 | the same rows; 10 MB extra |",
+        "| selection, ours, m = 500, n = 30 | 1.0 | the same rows; 10 MB extra |",
         "| selection, a peer / ours, m = 500, n = 30 | - | not installed |",
     ]
 

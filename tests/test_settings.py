@@ -65,7 +65,7 @@ def test_of_two_settings_that_exclude_each_other_the_override_counts() -> None:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("train.epoch=3", "unknown train key 'epoch'; known: batch_size, brightness, crop"),
+        ("train.epoch=3", "unknown train key 'epoch'; known: accumulate, batch_size, brightness"),
         ("trains.epochs=3", "unknown settings key 'trains'; known: data, memory, method"),
         ("train.epochs=many", "train.epochs: input should be a valid integer"),
         ("train.epochs=0", "train.epochs: input should be greater than or equal to 1, got 0"),

@@ -13,43 +13,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from endocil.assembly import Parts, Progress, assemble
 from endocil.checkpoint import Checkpoint, Position, load_checkpoint, restore
 from endocil.devices import leads, learning_on
-from endocil.environment import processor
 from endocil.estimate import planned_images
 from endocil.evaluation import predict
 from endocil.files import write_csv, write_json
-from endocil.first_task import FirstTasks, digest_of
 from endocil.images.batch import ImageSet
 from endocil.journal import Journal, Show
-from endocil.learner import Learner
 from endocil.metrics import summarise
 from endocil.predictions import read_run_predictions, write_predictions
 from endocil.preflight import preflight
 from endocil.processes import by_one
 from endocil.run_folder import RunFolder, new_folder
+from endocil.run_learner import build_learner, remarks, sharing_cores
 from endocil.scenario import TRAIN, Task
 from endocil.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-# settings that leave the first task as it is; where it learns is told by the device
-NO_BITS = {
-    "run": {
-        "accelerator",
-        "checkpoint_seconds",
-        "evaluate",
-        "evaluation_batch",
-        "first_tasks",
-        "gallery",
-        "keep",
-    },
-    "train": {"weight_decay"},
-}
 
 
 @dataclass(frozen=True)
@@ -77,13 +59,13 @@ def run(
     chosen = load_settings(settings)
     here = RunFolder(Path(folder) if folder else new_folder(chosen))
     here.refuse_used()
-    parts = assemble(_shared_cores(chosen, devices), progress)
+    parts = assemble(sharing_cores(chosen, devices), progress)
     found = preflight(parts)
     found.refuse_problems()
     with learning_on(parts.settings.run.accelerator, devices, nodes) as fabric:
         by_one(fabric, lambda: here.create(parts, progress, fabric.world_size))
         with here.locked() if fabric.global_rank == 0 else nullcontext():
-            show({"event": "remarks", "remarks": found.remarks})
+            show({"event": "remarks", "remarks": [*found.remarks, *remarks(parts, fabric)]})
             return _go(parts, here, fabric, None, show)
 
 
@@ -111,14 +93,6 @@ def resume(
             return _go(parts, here, fabric, load_checkpoint(here.path), show)
 
 
-def _shared_cores(settings: Settings, devices: int) -> Settings:
-    """Processes on one machine share its cores, unless the settings say how many threads each has."""
-    if devices == 1 or settings.run.threads is not None:
-        return settings
-    threads = max(1, torch.get_num_threads() // devices)
-    return settings.model_copy(update={"run": settings.run.model_copy(update={"threads": threads})})
-
-
 def _go(parts: Parts, here: RunFolder, fabric: "Fabric", checkpoint: Checkpoint | None, show: Show) -> Result:
     """From the checkpoint, or from the beginning, to the end."""
     journal = Journal(here.events, show, silent=fabric.global_rank > 0)
@@ -130,7 +104,7 @@ def _go(parts: Parts, here: RunFolder, fabric: "Fabric", checkpoint: Checkpoint 
             "done": sum(event.get("images", 0) for event in past),
         }
     )
-    learner = _learner(parts, here, fabric, journal)
+    learner = build_learner(parts, here.path, fabric, journal)
     tasks = parts.scenario.tasks
     if checkpoint:
         restore(checkpoint, parts.method, parts.memory, tasks, learner.fabric.device)
@@ -149,38 +123,6 @@ def _finish(here: RunFolder, tasks: int) -> Result:
     write_json(here.path / "metrics.json", metrics)
     here.write_page()
     return Result(here.path, metrics)
-
-
-def _learner(parts: Parts, here: RunFolder, fabric: "Fabric", journal: Journal) -> Learner:
-    chosen = parts.settings.run
-    torch.set_num_threads(chosen.threads or torch.get_num_threads())
-    parts.method.to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return Learner(
-        parts.method,
-        parts.memory,
-        parts.images,
-        folder=here.path,
-        fabric=fabric,
-        journal=journal,
-        augmentation=parts.augmentation,
-        seed=parts.settings.seed,
-        evaluation_batch=chosen.evaluation_batch,
-        checkpoint_seconds=chosen.checkpoint_seconds,
-        first_tasks=_first_tasks(parts),
-        bits=parts.settings.train.precision,
-        accumulate=parts.settings.train.accumulate,
-        compiled=parts.settings.train.compile,
-    )
-
-
-def _first_tasks(parts: Parts) -> FirstTasks | None:
-    """The store of first tasks; of [train] and [run] all counts as deciding bits but what is known not to."""
-    folder = parts.settings.run.first_tasks
-    if folder is None:
-        return None
-    facts = parts.settings.model_dump(include={"train", "run"}, exclude=NO_BITS) | {"processor": processor()}
-    start = digest_of(parts.method.backbone.state_dict())
-    return FirstTasks(Path(folder).expanduser(), start, facts)
 
 
 def _write_task(parts: Parts, here: RunFolder, task: Task, fabric: "Fabric") -> None:

@@ -5,21 +5,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from endocil.checkpoint import Checkpoint, Position, grow, save_checkpoint
-from endocil.errors import EndocilError
-from endocil.evaluation import CLASS_MEANS, View, class_means, view
 from endocil.first_task import FirstTasks, put_into
 from endocil.images.augment import Augmentation
 from endocil.images.batch import ImageSet
 from endocil.images.cache import Images
 from endocil.journal import Journal
-from endocil.memory import Choice, ExemplarMemory
+from endocil.memory import ExemplarMemory
 from endocil.methods.method import Method, Phase, Task, TaskData
 from endocil.networks import compile_backbones, share_batch_norm
 from endocil.precision import Bits, Precision
 from endocil.processes import agree, by_one
+from endocil.remembering import remember
 from endocil.training import Epoch, fit, momentum_of
 from endocil.usage import peak_megabytes
 
@@ -187,38 +185,9 @@ class Learner:
         self.save(Position(task.index, index + 1, 0))
 
     def _remember(self, task: Task, new: ImageSet) -> None:
-        """One pass over the new images and the exemplars serves the choice and the class means of all classes."""
         if self.memory is None:
             return
-        images = new + self._exemplars()
-        seen = view(self.method, images, self.evaluation_batch, to_choose=True, fabric=self.fabric)
-        if not bool(seen.features.isfinite().all()):
-            raise EndocilError(
-                f"the network's features are not finite after task {task.index}; lower train.learning_rate"
-            )
-        # images of a known class compete with its old exemplars
-        candidates = torch.nonzero(torch.isin(images.labels, torch.tensor(new.classes()))).flatten()
-        for choice in self._choose(images.take(candidates), seen.take(candidates), task):
+        for choice in remember(self.method, self.memory, new, task, self.evaluation_batch, self.fabric):
             name = self.images.table.classes[choice.label]
             what = {"task": task.index, "class": name, "kept": choice.kept, "of": choice.of}
             self.journal.write("selection", **what, mmd2=choice.mmd2, bound=choice.bound)
-        exemplars = self._exemplars()
-        features = seen.features[_positions(images.rows, exemplars.rows)]
-        self.method.statistics[CLASS_MEANS] = class_means(features, exemplars.labels, task.n_seen)
-
-    def _choose(self, candidates: ImageSet, seen: View, task: Task) -> list[Choice]:
-        memory = self.memory
-        assert memory is not None
-
-        def choose() -> tuple[list[Choice], dict[str, Tensor]]:
-            return memory.add(candidates, seen.choosing, seen.scores, task.index), memory.state()
-
-        chosen, state = by_one(self.fabric, choose)
-        memory.load_state(state)
-        return chosen
-
-
-def _positions(rows: Tensor, wanted: Tensor) -> Tensor:
-    """Where the wanted rows stand among the rows."""
-    order = torch.argsort(rows, stable=True)
-    return order[torch.searchsorted(rows[order], wanted)]

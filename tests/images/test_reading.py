@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from endocil.datasets.table_file import Renamed
 from endocil.errors import EndocilError
 from endocil.images.reading import read_in_chunks
 from endocil.images.table import UnreadableImageError
@@ -99,3 +100,14 @@ def test_a_script_without_a_main_guard_runs_once(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("the script runs") == 1
+
+
+def test_a_reader_of_the_users_script_stays_in_threads_also_inside_another_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    outer = Renamed(PythonReader(), {})
+    pixels, _ = read_all(outer, 2)  # type: ignore[arg-type]
+    assert os.getpid() % 2**24 not in process_numbers(pixels)
+    monkeypatch.setattr(PythonReader, "__module__", "__main__")
+    pixels, _ = read_all(outer, 2)  # type: ignore[arg-type]
+    assert process_numbers(pixels) == {os.getpid() % 2**24}

@@ -23,10 +23,12 @@ LOWER_IS_BETTER = frozenset({"af"})
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean over seeds with the sample standard deviation, which one seed does not have."""
+    """Mean over seeds with the sample standard deviation, which one seed does not have, and the 95 % interval over
+    test images where it was computed."""
 
     mean: float
     deviation: float | None = None
+    interval: tuple[float, float] | None = None
 
     def __str__(self) -> str:
         # A mean of -0.001 would otherwise read as minus nothing.
@@ -57,23 +59,25 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     contests: tuple[str | None, ...] = ()
 
-    def marked(self) -> set[tuple[int, int]]:
-        """(row, column) of the best values; equal as printed means equally good."""
+    def marked(self, place: int = 1) -> set[tuple[int, int]]:
+        """(row, column) of the best values, or of the second best; equal as printed means equally good."""
         contests = self.contests or ("",) * len(self.rows)
         return {
             (i, j)
             for contest in set(contests) - {None}
             for j, column in enumerate(self.columns)
-            for i in self._best([i for i, own in enumerate(contests) if own == contest], j, column.best)
+            for i in self._placed(
+                [i for i, own in enumerate(contests) if own == contest], j, column.best, place
+            )
         }
 
-    def _best(self, among: Sequence[int], j: int, best: str | None) -> list[int]:
+    def _placed(self, among: Sequence[int], j: int, best: str | None, place: int) -> list[int]:
         cells = {i: self.rows[i][j] for i in among}
         means = {i: round(cell.mean, 2) for i, cell in cells.items() if isinstance(cell, Spread)}
-        if best is None or len(means) < 2:
+        order = sorted(set(means.values()), reverse=best == "max")
+        if best is None or len(means) < place + 1 or len(order) < place:
             return []
-        wanted = max(means.values()) if best == "max" else min(means.values())
-        return [i for i, mean in means.items() if mean == wanted]
+        return [i for i, mean in means.items() if mean == order[place - 1]]
 
     def markdown(self) -> str:
         """A Markdown table with the best values in bold."""
@@ -83,7 +87,8 @@ class Table:
         lines = [head, rule]
         for i, row in enumerate(self.rows):
             texts = (_bold(_escaped(shown(cell)), (i, j) in marked) for j, cell in enumerate(row))
-            lines.append("| " + " | ".join(texts) + " |")
+            below = (f"<br>{text}" if (text := within(cell)) else "" for cell in row)
+            lines.append("| " + " | ".join(map("".join, zip(texts, below, strict=True))) + " |")
         return "\n".join(lines) + "\n"
 
     def text(self) -> str:
@@ -92,6 +97,10 @@ class Table:
         cells = [[column.title + self._star(marked, -1, j) for j, column in enumerate(self.columns)]]
         for i, row in enumerate(self.rows):
             cells.append([shown(cell) + self._star(marked, i, j) for j, cell in enumerate(row)])
+            below = [within(cell) for cell in row]
+            cells += (
+                [[text + self._star(marked, -1, j) for j, text in enumerate(below)]] if any(below) else []
+            )
         widths = [max(len(line[j]) for line in cells) for j in range(len(self.columns))]
         cells.insert(1, ["-" * width for width in widths])
         return "\n".join(self._aligned(line, widths) for line in cells) + "\n"
@@ -107,20 +116,30 @@ class Table:
         return "  ".join(t.rjust(w) if column.numeric else t.ljust(w) for column, t, w in pairs).rstrip()
 
     def csv(self) -> str:
-        """Unrounded numbers; each metric has a second column for its standard deviation."""
+        """Unrounded numbers; each metric has a second column for its standard deviation, and two for the interval."""
         text = io.StringIO(newline="")
         writer = csv.writer(text, lineterminator="\n")
-        spread = [column.best is not None for column in self.columns]
-        heads = [_widened(c.key, f"{c.key}_sd", wide) for c, wide in zip(self.columns, spread, strict=True)]
-        writer.writerow([key for pair in heads for key in pair])
+        parts = 4 if any(within(cell) for row in self.rows for cell in row) else 2
+        widths = [parts if column.best else 1 for column in self.columns]
+        endings = ("", "_sd", "_low", "_high")
+        heads = [[c.key + end for end in endings[:n]] for c, n in zip(self.columns, widths, strict=True)]
+        writer.writerow([key for keys in heads for key in keys])
         for row in self.rows:
-            pairs = [_widened(*_numbers(cell), wide) for cell, wide in zip(row, spread, strict=True)]
-            writer.writerow([value for pair in pairs for value in pair])
+            values = [_numbers(cell)[:n] for cell, n in zip(row, widths, strict=True)]
+            writer.writerow([value for own in values for value in own])
         return text.getvalue()
 
 
 def shown(cell: Cell) -> str:
     return DASH if cell is None else str(cell)
+
+
+def within(cell: Cell) -> str:
+    """The interval of a cell; empty where there is none."""
+    if not isinstance(cell, Spread) or cell.interval is None:
+        return ""
+    low, high = (round(end, 1) + 0.0 for end in cell.interval)
+    return f"[{low:.1f}, {high:.1f}]"
 
 
 def _escaped(text: str) -> str:
@@ -133,12 +152,10 @@ def _bold(text: str, best: bool) -> str:
     return f"**{text}**" if best else text
 
 
-def _numbers(cell: Cell) -> tuple[Any, Any]:
-    return (cell.mean, cell.deviation) if isinstance(cell, Spread) else (cell, None)
-
-
-def _widened(value: Any, deviation: Any, wide: bool) -> tuple[Any, ...]:
-    return (value, deviation) if wide else (value,)
+def _numbers(cell: Cell) -> tuple[Any, ...]:
+    if not isinstance(cell, Spread):
+        return (cell, None, None, None)
+    return (cell.mean, cell.deviation, *(cell.interval or (None, None)))
 
 
 def spread(values: Iterable[float | None]) -> Spread | None:
