@@ -218,15 +218,17 @@ def plot(found: Sequence[Point], path: Path) -> None:
             panels[0, column].plot(values, [point.seconds for point in mine], label=what, **style)
             panels[1, column].plot(values, [point.megabytes for point in mine], **style)
         ticks = [point.value for point in mine]
+        panels[0, column].set_yscale("log")
         for panel in panels[:, column]:
             panel.set_xscale("log", base=2)
-            panel.set_yscale("log")
             panel.set_xticks(ticks, [str(tick) for tick in ticks])
             panel.minorticks_off()
             panel.grid(color="0.9")
         panels[1, column].set_xlabel(NAMES[axis])
     panels[0, 0].set_ylabel("processor time, s")
+    panels[0, 0].yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     panels[1, 0].set_ylabel("memory, MB")
+    panels[1, 0].set_ylim(bottom=0)
     names = panels[0, 0].get_legend_handles_labels()
     figure.legend(*names, loc="upper center", ncols=len(MEASURED), frameon=False)
     figure.tight_layout(rect=(0, 0, 1, 0.94))
@@ -299,7 +301,8 @@ def work_of(preset: str, name: str, buffers: Sequence[int], each: Counted) -> li
                 seen = phase.schedule.epochs * len(phase.images)
                 passes[task.index] += seen
                 operations[task.index] += seen * each[key] * SCALE
-                shared = shared or phase.shared
+                if not parts.method.joint:  # its only task has other images than the others' first
+                    shared = shared or phase.shared
         found.append(Work(preset, name, buffer, passes.total(), operations.total(), shared, operations[0]))
     return found
 

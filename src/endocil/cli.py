@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from endocil.commands import audit, data, downloads, ledger, results, runs, sweep
+from endocil.commands import audit, data, downloads, evidence, ledger, results, runs, sweep
 from endocil.commands.common import fail
 from endocil.errors import EndocilError
 
@@ -39,7 +39,8 @@ def _application() -> typer.Typer:
     )
     app.callback()(program)
     several = (sweep.sweep, sweep.tune)
-    for command in (runs.demo, runs.run, runs.resume, *several, runs.check, results.methods, results.score):
+    shown = (results.methods, results.score, evidence.table, evidence.versus)
+    for command in (runs.demo, runs.run, runs.resume, *several, runs.check, *shown):
         app.command()(command)
     images = (downloads.where, downloads.check, audit.audit, data.synth, data.sheet, data.subset, data.cache)
     app.add_typer(_group("Images to learn from.", *images), name="data")

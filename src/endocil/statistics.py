@@ -3,8 +3,7 @@
 A measure is a function of sums over test images, so a resample is one matrix product: how often each unit was
 drawn times what each unit adds to the sums. A unit is an image, or a group of images (a patient, a clip, near
 duplicates), which is drawn whole, because images of a group are right and wrong together.
-docs/statistics.md defines every number.
-"""
+docs/statistics.md defines every number."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -64,7 +63,7 @@ def combined(parts: Sequence[tuple[float, Measure]]) -> Measure:
 
 def observed(measure: Measure) -> float:
     """The measure of the images as they are."""
-    return float(measure.value(measure.tally.sum(axis=0, dtype=np.float64)[None])[0])
+    return float(measure.value(measure.tally.sum(axis=0, dtype=float)[None])[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,10 +81,10 @@ class Resampling:
         """Each measure in each resample, (R, M)."""
         n_units = int(self.units.max()) + 1
         pairs = [(measure, _by_unit(measure.tally, self.units, n_units)) for measure in measures]
-        blocks = []
-        for drawn in self._draws(n_units):
-            blocks.append(np.stack([m.value((drawn @ tally).astype(float)) for m, tally in pairs], axis=1))
-        return np.concatenate(blocks)
+        blocks = [
+            [m.value((drawn @ tally).astype(float)) for m, tally in pairs] for drawn in self._draws(n_units)
+        ]
+        return np.concatenate(blocks, axis=1).T
 
     def _draws(self, n_units: int) -> Iterator[NDArray[np.float32]]:
         """How often each unit is drawn, (rows, U), a block of resamples at a time."""
@@ -143,8 +142,8 @@ def mcnemar_p(right: Bools, other_right: Bools) -> float:
     """Exact two-sided McNemar test: of the images that one of two gets right, is half each a plain guess?"""
     only = int(np.sum(right & ~other_right))
     n = only + int(np.sum(~right & other_right))
-    fewer = min(only, n - only)
-    return min(1.0, 2 * sum(math.comb(n, i) for i in range(fewer + 1)) / 2**n)
+    ways = sum(math.comb(n, i) for i in range(min(only, n - only) + 1))
+    return min(1.0, 2 * ways / int(2**n))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -165,10 +164,8 @@ def ranks(scores: Floats) -> Floats:
 
 def friedman(scores: Floats) -> tuple[float, float]:
     """Friedman's chi-squared of (data sets, methods) scores, corrected for ties, and its p; NaN if all are tied."""
-    n, k = scores.shape
-    each = ranks(scores)
-    spread = float(np.sum((each - (k + 1) / 2) ** 2))
-    if spread == 0:
+    (n, k), each = scores.shape, ranks(scores)
+    if not (spread := float(np.sum((each - (k + 1) / 2) ** 2))):
         return math.nan, math.nan
     statistic = float((k - 1) * np.sum((each.sum(axis=0) - n * (k + 1) / 2) ** 2) / spread)
     return statistic, chi_squared_tail(statistic, k - 1)
@@ -177,8 +174,10 @@ def friedman(scores: Floats) -> tuple[float, float]:
 def chi_squared_tail(x: float, freedom: int) -> float:
     """P(chi-squared > x), by its finite sum."""
     half = x / 2
-    tail, term = (math.erfc(math.sqrt(half)), 0.5) if freedom % 2 else (0.0, 0.0)
-    return tail + sum(math.exp(-half) * half**i / math.gamma(i + 1) for i in np.arange(term, freedom / 2))
+    odd = freedom % 2 / 2
+    powers = [i + odd for i in range(freedom // 2)]
+    tail = math.erfc(math.sqrt(half)) if odd else 0.0
+    return tail + math.fsum(math.exp(-half) * half**i / math.gamma(i + 1) for i in powers)
 
 
 def t_quantile(freedom: int, level: float = LEVEL) -> float:

@@ -24,7 +24,7 @@ SPECIAL = {
     "|": r"\textbar{}",
     "±": r"$\pm$",
     "✓": r"\checkmark{}",
-    "−": "$-$",
+    "\N{MINUS SIGN}": "$-$",
     DASH: "--",
     "\N{NO-BREAK SPACE}": "~",
 }

@@ -26,6 +26,7 @@ class RunRecord:
     exemplars: tuple[Mapping[str, str], ...]  # the memory after the last task
     leaks: Json = field(default_factory=dict)  # how much of the test part the training part has seen
     notes: tuple[str, ...] = ()  # on the images: what was left out, repeated, or could not be split
+    folder: Path | None = None  # where its predictions are
 
     def events_of(self, kind: str) -> tuple[Json, ...]:
         return tuple(event for event in self.events if event["event"] == kind)
@@ -51,6 +52,7 @@ def read_run(folder: Path) -> RunRecord:
         exemplars=_last_memory(folder / "memory", len(metrics["task_sizes"])),
         leaks=_read_json_if_there(folder / "leaks.json"),
         notes=tuple(_read_json_if_there(folder / "data.json").get("notes", ())),
+        folder=folder,
     )
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from endocil.report.averages import HEAD, Runs
+from endocil.report.comparing import Versus, lead
 from endocil.report.grouping import data_label
 from endocil.report.tables import Spread, spread
 
@@ -75,7 +76,8 @@ def _memory(groups: Sequence[Runs]) -> str:
 def what_is_seen(groups: Sequence[Runs]) -> list[str]:
     """The result in words, with what the number of seeds and test images allows to be said."""
     learners = [group for group in groups if group.incremental]
-    said = [_accuracies(groups), _lead(learners), _forgetting(learners), _noise(groups)]
+    ahead = _ahead(learners)
+    said = [_accuracies(groups), _lead(learners, ahead), _forgetting(learners), _noise(groups, ahead)]
     return [sentence for sentence in said if sentence]
 
 
@@ -97,17 +99,31 @@ def _accuracies(groups: Sequence[Runs]) -> str:
     return f"After the last task, {all_told} of the test images{end}."
 
 
-def _lead(learners: Sequence[Runs]) -> str:
-    known = [(value, group.label) for group in learners if (value := metric(group, "acc_last"))]
-    if len(known) < 2:
+def _best_two(learners: Sequence[Runs]) -> list[tuple[Spread, Runs]]:
+    known = [(value, group) for group in learners if (value := metric(group, "acc_last"))]
+    return sorted(known, key=lambda pair: -pair[0].mean)[:2]
+
+
+def _ahead(learners: Sequence[Runs]) -> Versus | None:
+    """The best two on the same test images, where their predictions are at hand."""
+    best = _best_two(learners)
+    return lead(best[0][1], best[1][1]) if len(best) == 2 else None
+
+
+def _lead(learners: Sequence[Runs], ahead: Versus | None) -> str:
+    if len(pair := _best_two(learners)) < 2:
         return ""
-    (best, winner), (second, runner_up) = sorted(known, key=lambda pair: -pair[0].mean)[:2]
+    (best, winner), (second, runner_up) = pair
     gap = best.mean - second.mean
     wider = max(best.deviation or 0.0, second.deviation or 0.0)
     if round(gap, 1) == 0:
-        return f"{winner} and {runner_up} are level."
+        return f"{winner.label} and {runner_up.label} are level."
     within = f", which is within the spread over seeds (± {wider:.1f})" if gap < wider else ""
-    return f"{winner} is {gap:.1f} points ahead of {runner_up}{within}."
+    if ahead is not None:
+        low, high = (f"{round(end, 1) + 0.0:.1f}" for end in ahead.interval)
+        within = ", which is inside noise" if ahead.verdict == "inside noise" else ""
+        within += f" (95{PERCENT} interval of the paired difference: {low} to {high})"
+    return f"{winner.label} is {gap:.1f} points ahead of {runner_up.label}{within}."
 
 
 def _forgetting(learners: Sequence[Runs]) -> str:
@@ -117,7 +133,7 @@ def _forgetting(learners: Sequence[Runs]) -> str:
     return f"Points lost since a task was learned, on average over the earlier tasks: {_listed(told)}."
 
 
-def _noise(groups: Sequence[Runs]) -> str:
+def _noise(groups: Sequence[Runs], ahead: Versus | None) -> str:
     fewest = min(len(group.seeds) for group in groups)
     if fewest > 1:
         return "Values are means over the seeds; ± is the sample standard deviation."
@@ -125,6 +141,8 @@ def _noise(groups: Sequence[Runs]) -> str:
     shares = [value.mean / 100 for group in groups if (value := metric(group, "acc_last"))]
     error = 100 * max(math.sqrt(share * (1 - share) / n) for share in shares)
     chance = f"On {n:,} test images one accuracy alone has a standard error of up to {error:.1f} points."
+    if ahead is not None:
+        return f"One seed: what another seed would change is not in these numbers. {chance}"
     return f"One seed: differences of a few points are within noise. {chance}"
 
 

@@ -1,0 +1,174 @@
+"""Experiments on the same test images: numbers with intervals, and paired differences with a verdict."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from endocil.errors import EndocilError
+from endocil.metrics import TABLE_METRICS
+from endocil.predictions import Head
+from endocil.report.answers import Answers, SharedTest, has_predictions, read_answers
+from endocil.report.averages import Runs
+from endocil.report.grouping import groups as grouped
+from endocil.report.runs import RunRecord
+from endocil.report.tables import LOWER_IS_BETTER, TITLES, Cell, Column, Spread, Table, comparison, spread
+from endocil.statistics import (
+    Floats,
+    bootstrap_p,
+    holm,
+    mcnemar_p,
+    mean_over_seeds,
+    observed,
+    percentile_interval,
+)
+
+SIGNIFICANT = 0.05
+RESAMPLES = 2000  # for intervals
+COMPARING = 10_000  # for p, which cannot fall below 2 / 10,001: low enough for a hundred comparisons
+
+
+@dataclass(frozen=True, eq=False)
+class Examined:
+    """Experiments with the answers of their runs, all on the same images."""
+
+    groups: tuple[Runs, ...]
+    answers: tuple[tuple[Answers, ...], ...]  # of each group, one for each seed
+    head: Head = "softmax"
+
+    @property
+    def tested(self) -> SharedTest:
+        return self.answers[0][0].tested
+
+    def incremental(self, metric: str) -> list[int]:
+        """The groups that have the metric: one task has no average and forgets nothing."""
+        return [i for i, group in enumerate(self.groups) if group.incremental or metric.endswith("_last")]
+
+    def resampled(self, metric: str, resamples: int) -> dict[int, Floats]:
+        """Of each group, by its number: (R, seeds), the same resamples for all."""
+        those = self.incremental(metric)
+        measures = [answers.measure(metric) for i in those for answers in self.answers[i]]
+        if not measures:
+            return {}
+        values = self.tested.resampling(metric, resamples).values(measures)
+        ends = np.cumsum([len(self.answers[i]) for i in those])[:-1]
+        return dict(zip(those, np.split(values, ends, axis=1), strict=True))
+
+
+def examine(runs: Sequence[RunRecord], head: Head = "softmax") -> Examined:
+    """Read the predictions; methods that lack the head are left out."""
+    with_head = [run for run in runs if run.metrics.get(head) is not None]
+    if not with_head:
+        raise EndocilError(f"none of these runs has a {head.replace('_', '-')} head")
+    found = sorted(grouped(with_head), key=lambda group: not group.incremental)
+    answers = iter(read_answers([run for group in found for run in group.results], head))
+    return Examined(tuple(found), tuple(tuple(next(answers) for _ in group.results) for group in found), head)
+
+
+def interval_table(examined: Examined, resamples: int = RESAMPLES) -> Table:
+    """The table of results with the 95 % interval of each number over test images."""
+    table = comparison([run for group in examined.groups for run in group.results], examined.head)
+    rows = [list(row) for row in table.rows]
+    for j, metric in enumerate(TABLE_METRICS, start=len(table.columns) - len(TABLE_METRICS)):
+        for i, values in examined.resampled(metric, resamples).items():
+            cell = rows[i][j]
+            assert isinstance(cell, Spread)
+            rows[i][j] = replace(cell, interval=percentile_interval(values.mean(axis=1)))
+    return replace(table, rows=tuple(map(tuple, rows)))
+
+
+def interval_note(examined: Examined, resamples: int = RESAMPLES) -> str:
+    """What the intervals are."""
+    return (
+        f"± is the sample standard deviation over the seeds. In brackets: 95 % percentile bootstrap interval over "
+        f"{examined.tested.described()}, {resamples:,} resamples; the seeds are held fixed, and for F1 and AF "
+        f"the classes keep their sizes."
+    )
+
+
+def source_table(examined: Examined, resamples: int = RESAMPLES) -> Table:
+    """Accuracy after the last task on the images of each source alone, with its interval over test images."""
+    sources = np.array(examined.tested.sources)
+    if not any(sources):
+        raise EndocilError("the images of these runs do not say which source they come from")
+    rows: list[tuple[Cell, ...]] = []
+    for name in sorted(set(sources.tolist())):
+        counted = sources == name
+        measures = [[one.accuracy_of(counted) for one in answers] for answers in examined.answers]
+        drawn = examined.tested.resampling("acc_last", resamples)
+        for group, own in zip(examined.groups, measures, strict=True):
+            interval = percentile_interval(drawn.values(own).mean(axis=1))
+            known = spread(map(observed, own))
+            assert known is not None
+            cell = replace(known, interval=interval)
+            rows.append((name or "unknown", int(counted.sum()), group.label, len(group.seeds), cell))
+    columns = (
+        Column("source", "Source"),
+        Column("images", "Images", True),
+        Column("method", "Method"),
+        Column("seeds", "Seeds", True),
+        Column("acc_last", TITLES["acc_last"], True, "max"),
+    )
+    contests = tuple(str(row[0]) for row in rows)
+    head = examined.head.replace("_", "-")
+    caption = f"Accuracy of the {head} head after the last task, source by source, in percent"
+    return Table(caption, columns, tuple(rows), contests)
+
+
+@dataclass(frozen=True)
+class Versus:
+    """One experiment against another in one metric: its mean over seeds minus the other's."""
+
+    group: Runs
+    metric: str
+    head: Head
+    difference: float
+    interval: tuple[float, float]
+    p: float
+    exact: bool  # McNemar's test instead of the bootstrap
+    adjusted: float = 1.0
+
+    @property
+    def verdict(self) -> str:
+        if self.adjusted >= SIGNIFICANT or self.difference == 0:
+            return "inside noise"
+        higher = self.difference > 0
+        return "better" if higher != (self.metric in LOWER_IS_BETTER) else "worse"
+
+
+def versus(
+    examined: Examined, against: Runs, metrics: Sequence[str], resamples: int = COMPARING
+) -> list[Versus]:
+    """Every other experiment against one, in each metric, with p adjusted for all these comparisons."""
+    found: list[Versus] = []
+    base = examined.groups.index(against)
+    for metric in metrics:
+        values = examined.resampled(metric, resamples) if base in examined.incremental(metric) else {}
+        found += [_versus(examined, metric, i, base, values) for i in values if i != base]
+    adjusted = holm([each.p for each in found])
+    return [replace(each, adjusted=p) for each, p in zip(found, adjusted, strict=True)]
+
+
+def _versus(examined: Examined, metric: str, i: int, base: int, values: dict[int, Floats]) -> Versus:
+    one, other = examined.groups[i], examined.groups[base]
+    means = [np.mean([observed(run.measure(metric)) for run in examined.answers[k]]) for k in (i, base)]
+    if one.seeds == other.seeds:
+        differences = mean_over_seeds(values[i] - values[base])
+    else:
+        differences = mean_over_seeds(values[i], seed=1) - mean_over_seeds(values[base], seed=2)
+    exact = metric == "acc_last" and len(one.seeds) == len(other.seeds) == 1 and not examined.tested.grouped
+    right = [examined.answers[k][0].right[-1] for k in (i, base)]
+    p = mcnemar_p(*right) if exact else bootstrap_p(differences)
+    return Versus(
+        one, metric, examined.head, float(means[0] - means[1]), percentile_interval(differences), p, exact
+    )
+
+
+def lead(best: Runs, second: Runs) -> Versus | None:
+    """The best against the second in accuracy after the last task; None where predictions are not at hand."""
+    runs = [*best.results, *second.results]
+    if not all(map(has_predictions, runs)):
+        return None
+    answers = iter(read_answers(runs, "softmax"))
+    pair = tuple(tuple(next(answers) for _ in group.results) for group in (best, second))
+    return versus(Examined((best, second), pair), second, ["acc_last"])[0]
