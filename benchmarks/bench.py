@@ -12,8 +12,8 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TextIO
 
 import decode
 import first_task
@@ -102,14 +102,14 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="write the table to this file too")
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    file: TextIO | None = chosen.output.open("w") if chosen.output else None
+    with chosen.output.open("w") if chosen.output else nullcontext() as file:
 
-    def say(line: str) -> None:
-        print(line, flush=True)
-        if file is not None:
-            print(line, file=file, flush=True)
+        def say(line: str) -> None:
+            print(line, flush=True)
+            if file is not None:
+                print(line, file=file, flush=True)
 
-    write(rows(chosen.quick, chosen.peers_python), say)
+        write(rows(chosen.quick, chosen.peers_python), say)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,8 @@ import functools
 import hashlib
 import inspect
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,10 +25,8 @@ from endocil.errors import EndocilError
 from endocil.files import write_atomically
 from endocil.images.augment import Augmentation
 from endocil.images.batch import ImageSet
+from endocil.locking import lock
 from endocil.methods.method import Method, Phase
-
-if sys.platform != "win32":
-    import fcntl
 
 PACKAGE = Path(__file__).parent
 LEARNING = ("images", "methods", "networks", "")  # rooms whose code decides bits, and the files beside them
@@ -142,14 +139,9 @@ def _refuse_more_than_the_network(method: Method, phase: Phase) -> None:
 
 def _lock(file: Any, say: Say) -> None:
     """Wait until no other process trains this; where files cannot be locked, each trains for itself."""
-    if sys.platform == "win32":
-        return
-    with suppress(OSError):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            say("another run is training the same first task; waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
+    if lock(file, wait=False) == "taken":
+        say("another run is training the same first task; waiting for it")
+        lock(file)
 
 
 def digest_of(state: Mapping[str, Tensor]) -> str:

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from safetensors.torch import save
 from endocil.environment import environment
 from endocil.errors import EndocilError
 from endocil.files import read_csv, write_atomically, write_csv, write_json
+from endocil.locking import lock
 from endocil.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -44,18 +44,9 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """One process at a time works on a run, where the system can lock files."""
-        if sys.platform == "win32":
-            yield
-            return
-        import fcntl
-
         with (self.path / ".lock").open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                raise EndocilError(
-                    f"another process is working on the run {self.path}; let it finish"
-                ) from error
+            if lock(file, wait=False) == "taken":
+                raise EndocilError(f"another process is working on the run {self.path}; let it finish")
             yield
 
     @property

@@ -1,4 +1,4 @@
-"""endocil ledger add, table and insert."""
+"""endocil ledger add, table, insert and paper."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -59,6 +59,25 @@ def insert(
         raise EndocilError(f"out of date: {', '.join(stale)}; run 'endocil ledger insert' on them")
 
 
+def paper(
+    folder: Ledger = Path("docs/results"),
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write into this file.")] = None,
+) -> None:
+    """The paper's numbers and claims beside the ledger: what was run at which scale, and what it says."""
+    from functools import partial
+
+    from endocil.files import write_atomically
+    from endocil.report import places, read_ledger, reproduction
+
+    entries = read_ledger(folder, complete=completed)
+    text = reproduction(places(entries, _as_it_comes, partial(_as_it_comes, components=True)))
+    if output is None:
+        print(text, end="")
+        return
+    write_atomically(output, text)
+    say(f"wrote {output}")
+
+
 def tables(folder: Path) -> dict[str, "Table"]:
     """The ledger's tables by name."""
     from endocil.report import ablation_table, costs_table, ledger_table, read_ledger
@@ -85,15 +104,22 @@ def completed(settings: "Mapping[str, Any] | Settings") -> dict[str, Any]:
     return filled.model_dump(mode="json", exclude_none=True)
 
 
-def _as_it_comes(settings: Mapping[str, Any]) -> bool:
-    """A method with its own components: under [method] but the name and what is evaluated, in [memory] the size."""
-    from endocil.methods import method_class
+def _as_it_comes(settings: Mapping[str, Any], components: bool = False) -> bool:
+    """A method with its own components: under [method] but the name and what is evaluated, in [memory] the size.
 
-    size = {key: settings["memory"][key] for key in ("per_class", "total") if key in settings["memory"]}
+    With `components` those of an ablation may be others than its own."""
+    from endocil.methods import method_class
+    from endocil.report.ledger import COMPONENTS
+
+    exchanged = {key.partition(".")[2] for key in COMPONENTS} if components else set()
+    kept = {"per_class", "total", *exchanged}
     name = settings["method"]["name"]
     try:
-        shown = method_class(name).shows
+        kept |= {"name", *method_class(name).shows}
     except EndocilError:  # a method from outside that is not installed here
         return False
-    own = {key: settings["method"][key] for key in shown if key in settings["method"]}
-    return completed({**settings, "method": {"name": name, **own}, "memory": size}) == dict(settings)
+    own = {
+        section: {key: value for key, value in settings[section].items() if key in kept}
+        for section in ("method", "memory")
+    }
+    return completed({**settings, **own}) == dict(settings)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from endocil.datasets import members
 from endocil.datasets.extraction import Extraction
@@ -23,10 +22,11 @@ from endocil.datasets.members import Limits, Report
 from endocil.errors import EndocilError
 from endocil.files import filling_folder, temporaries_beside, write_json
 from endocil.images.cache import default_folder
+from endocil.locking import lock
 from endocil.opening import refuse_special
 
 if sys.platform != "win32":
-    import fcntl
+    pass
 
 Progress = Callable[[int, int], None]  # (bytes of the archive done, bytes in all)
 
@@ -92,17 +92,7 @@ def _alone(archive: Path) -> Iterator[bool]:
 
     False where the system or the file system has no locks."""
     with open(archive, "rb") as file:
-        yield _locked(file)
-
-
-def _locked(file: IO[bytes]) -> bool:
-    if sys.platform == "win32":
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-    except OSError:
-        return False
-    return True
+        yield lock(file) == "held"
 
 
 def _remove_left(place: Path) -> None:

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Literal
 
 from endocil.datasets.class_folders import ClassFrom, classed, find
-from endocil.datasets.listing import Row, read_listing, refuse_missing
+from endocil.datasets.listing import Row, listed
 from endocil.datasets.members import is_hidden
 from endocil.datasets.table_file import table_of, without_repeats
 from endocil.errors import EndocilError
-from endocil.files import expand
 from endocil.images.dicom import DicomReader, count_frames, pydicom, read_header
 from endocil.images.shades import Window
 from endocil.images.table import ImageTable, UnreadableImageError
@@ -50,7 +49,6 @@ def load(
         None if group_by == "file" else _known("group_by", group_by), _known("source_tag", source_tag)
     )
     if file is not None:
-        listing = expand(file, "data.file")
         columns = {
             "path": path_column,
             "label": label_column,
@@ -60,10 +58,8 @@ def load(
             "task": task_column,
             "frame": frame_column,
         }
-        listed = read_listing(listing, columns, absolute_paths=absolute_paths)
-        top = expand(root, "data.root") if root else listing.parent
-        refuse_missing(listing, top, (row.path for row in listed))
-        rows, notes = list(listed), list[str]()
+        listing, top, rows = listed(file, root, columns, absolute_paths=absolute_paths)
+        notes = list[str]()
     elif root is not None:
         found = classed(find(root, "DICOM file", _looks_like_dicom), class_from)
         top = listing = found.top

@@ -14,7 +14,7 @@ from pathlib import Path, PureWindowsPath
 
 from endocil.datasets.facts import PARTS
 from endocil.errors import EndocilError
-from endocil.files import read_fields
+from endocil.files import expand, read_fields
 
 ROLES = {  # the first name of each role wins over its others
     "path": ("path", "file", "filename", "image", "imagepath", "filepath", "imagefile"),
@@ -40,6 +40,17 @@ class Row:
     part: str = ""
     arrival: int = -1
     frame: int = -1
+
+
+def listed(
+    file: str, root: str | None, columns: Mapping[str, str | None], *, absolute_paths: bool
+) -> tuple[Path, Path, list[Row]]:
+    """The list, the folder that its paths start from, and its rows, whose files are all there."""
+    listing = expand(file, "data.file")
+    rows = read_listing(listing, columns, absolute_paths=absolute_paths)
+    top = expand(root, "data.root") if root else listing.parent
+    refuse_missing(listing, top, (row.path for row in rows))
+    return listing, top, rows
 
 
 def read_listing(file: Path, columns: Mapping[str, str | None], *, absolute_paths: bool) -> list[Row]:

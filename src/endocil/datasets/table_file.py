@@ -16,9 +16,8 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
-from endocil.datasets.listing import Row, read_listing, refuse_missing
+from endocil.datasets.listing import Row, listed
 from endocil.errors import EndocilError
-from endocil.files import expand
 from endocil.images.decode import FileReader, dimensions_of, file_of
 from endocil.images.frame import WholeReader
 from endocil.images.table import ImageTable, Reader
@@ -39,7 +38,6 @@ def load(
     frame_column: str | None = None,
 ) -> ImageTable:
     """The images of a list; its paths start at `root`, or else at the folder of the list."""
-    listing = expand(file, "data.file")
     columns = {
         "path": path_column,
         "label": label_column,
@@ -49,9 +47,7 @@ def load(
         "task": task_column,
         "frame": frame_column,
     }
-    rows = read_listing(listing, columns, absolute_paths=absolute_paths)
-    top = expand(root, "data.root") if root else listing.parent
-    refuse_missing(listing, top, (row.path for row in rows))
+    listing, top, rows = listed(file, root, columns, absolute_paths=absolute_paths)
     kept, notes = without_repeats(listing, rows, double_labels)
     return table_of(kept, FileReader(top), notes)
 

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,9 +26,10 @@ from endocil.files import ENCODING, ENCODING_ERRORS, free_bytes, replacing, writ
 from endocil.images.reading import read_in_chunks
 from endocil.images.table import ImageTable
 from endocil.images.unfinished import Unfinished
+from endocil.locking import lock
 
 if sys.platform != "win32":
-    import fcntl
+    pass
 
 Progress = Callable[[int, int], None]  # (images done, images in all)
 Unreadable = tuple[tuple[str, str], ...]  # (id, reason)
@@ -117,7 +117,7 @@ class _Stored:
                 f"set ENDOCIL_CACHE to another folder"
             ) from error
         with file:
-            yield _locked(file)
+            yield lock(file) == "held"
 
     def build(
         self, table: ImageTable, progress: Progress | None, workers: int, alone: bool
@@ -172,17 +172,6 @@ def _check_space(folder: Path, wanted: int) -> None:
             f"the decoded images need {wanted:,} bytes, but {free:,} are free in {folder}; "
             f"free some space, set ENDOCIL_CACHE to another folder, or lower data.size"
         )
-
-
-def _locked(file: Any) -> bool:
-    """Waits for the lock; False where the system or the file system has none."""
-    if sys.platform == "win32":
-        return False
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX)
-    except OSError:
-        return False
-    return True
 
 
 def _n_processors() -> int:

@@ -5,6 +5,8 @@ from endocil.report.ledger import AlreadyInLedgerError, add_to_ledger, find_in_l
 from endocil.report.ledger_tables import ablation_table, costs_table, ledger_table
 from endocil.report.markers import insert_tables
 from endocil.report.page import write_page
+from endocil.report.paper import places
+from endocil.report.reproduction import reproduction
 from endocil.report.runs import RunRecord, read_run
 from endocil.report.tables import Table, comparison
 
@@ -20,7 +22,9 @@ __all__ = [
     "insert_tables",
     "label",
     "ledger_table",
+    "places",
     "read_ledger",
     "read_run",
+    "reproduction",
     "write_page",
 ]

@@ -165,10 +165,14 @@ def _versus(examined: Examined, metric: str, i: int, base: int, values: dict[int
 
 
 def lead(best: Runs, second: Runs) -> Versus | None:
-    """The best against the second in accuracy after the last task; None where predictions are not at hand."""
+    """The best against the second in accuracy after the last task; None where predictions are not at hand, or are of
+    different images, which a page may show but nobody can pair."""
     runs = [*best.results, *second.results]
     if not all(map(has_predictions, runs)):
         return None
-    answers = iter(read_answers(runs, "softmax"))
+    try:
+        answers = iter(read_answers(runs, "softmax"))
+    except EndocilError:
+        return None
     pair = tuple(tuple(next(answers) for _ in group.results) for group in (best, second))
     return versus(Examined((best, second), pair), second, ["acc_last"])[0]

@@ -129,11 +129,11 @@ def _costs(group: Entries) -> tuple[Cell, ...]:
 def ablation_table(entries: Sequence[Entry]) -> Table:
     """With and without each of the three components: the runs whose settings name all three, and that differ
     in them alone from another."""
-    named = [group for group in groups(entries) if None not in _ticks(group)]
+    named = [group for group in groups(entries) if None not in ticks(group)]
     rows_of = Counter(map(_without_components, named))
     found = [group for group in named if rows_of[_without_components(group)] > 1]
     shared = _labels_without_components(found)
-    found.sort(key=lambda group: (shared[group.label], _buffer(group.first) or "", _ticks(group)))
+    found.sort(key=lambda group: (shared[group.label], _buffer(group.first) or "", ticks(group)))
     rows = tuple(_ablation_row(group, shared[group.label]) for group in found)
     columns = (
         *(Column(name.lower(), name) for name, *_ in ABLATION),
@@ -145,7 +145,7 @@ def ablation_table(entries: Sequence[Entry]) -> Table:
     return Table("Ablation of the three components, in percent", columns, rows, _contests(found))
 
 
-def _ticks(group: Entries) -> tuple[bool | None, ...]:
+def ticks(group: Entries) -> tuple[bool | None, ...]:
     """True with the component, False without it, None where the run has neither."""
     settings = flat(group.first.settings)
     return tuple({on: True, off: False}.get(settings.get(key, "")) for _, key, on, off in ABLATION)
@@ -168,5 +168,5 @@ def _labels_without_components(found: list[Entries]) -> dict[str, str]:
 
 
 def _ablation_row(group: Entries, name: str) -> tuple[Cell, ...]:
-    ticks = (TICK if tick else DASH for tick in _ticks(group))
-    return (*ticks, name, _buffer(group.first), len(group.seeds), *metric_cells(group))
+    marks = (TICK if tick else DASH for tick in ticks(group))
+    return (*marks, name, _buffer(group.first), len(group.seeds), *metric_cells(group))

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from endocil.locking import lock
 from endocil.run_folder import RunFolder
 
 # what a run writes before settings.toml makes it a run
@@ -100,19 +101,12 @@ def _command(job: Job) -> list[str]:
 
 def _wait_until_free(folder: Path, seconds: float = 30.0) -> None:
     """A run whose worker was killed may still be about to stop."""
-    lock = folder / ".lock"
-    if sys.platform == "win32" or not lock.exists():
+    place, deadline = folder / ".lock", time.monotonic() + seconds
+    if not place.exists():
         return
-    import fcntl
-
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        with lock.open("ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except OSError:
-                time.sleep(0.1)
+    with place.open("ab") as file:
+        while lock(file, wait=False) == "taken" and time.monotonic() < deadline:
+            time.sleep(0.1)
 
 
 def _last_words(log: Path, status: int | None) -> str:

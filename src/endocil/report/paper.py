@@ -1,0 +1,172 @@
+"""The paper's numbers, as data with their source, and the ledger's runs by the place where they were run.
+
+A place is what experiments share that may be compared: images, split, tasks, network and training. Only a place at
+the paper's scale can reproduce its numbers; all others are told apart.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from endocil.report.grouping import Group, flat, identity, label, split_label, written
+from endocil.report.grouping import groups as grouped
+from endocil.report.ledger import Entry
+from endocil.report.ledger_tables import Entries, ticks
+from endocil.report.runs import is_incremental
+
+Json = Mapping[str, Any]
+Plain = Callable[[Json], bool]
+Ticks = tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the paper's main table, or of its ablation."""
+
+    data: str
+    method: str
+    buffer: int | None  # exemplars per class; None for a method without a memory
+    values: Mapping[str, float | None]
+    components: Ticks = ()
+
+
+@cache
+def paper() -> Json:
+    file = resources.files("endocil.report").joinpath("data", "paper.json")
+    stored: Json = json.loads(file.read_text("utf-8"))
+    return stored
+
+
+def main_rows() -> list[Row]:
+    metrics = paper()["metrics"]
+    return [
+        Row(data, method, buffer, dict(zip(metrics, values, strict=True)))
+        for data, method, buffer, *values in paper()["results"]
+    ]
+
+
+def ablation_rows() -> list[Row]:
+    stored, metrics = paper()["ablation"], paper()["metrics"]
+    n = len(stored["components"])
+    return [
+        Row(
+            stored["data"],
+            stored["method"],
+            stored["buffer"],
+            dict(zip(metrics, row[n:], strict=True)),
+            tuple(row[:n]),
+        )
+        for row in stored["rows"]
+    ]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Experiments on the same images, with the same tasks, network and training."""
+
+    name: str
+    methods: tuple[Entries, ...]  # each as it comes
+    ablation: tuple[Entries, ...]  # with and without the components
+    unlike: tuple[str, ...]  # in what it is not the paper's; empty at the paper's scale
+    data: str  # the data set's name in settings
+
+    @property
+    def first(self) -> Entry:
+        return (self.methods or self.ablation)[0].first
+
+    def method(self, name: str, buffer: int | None) -> Entries | None:
+        """The experiment of a method as it comes; without a memory the buffer does not matter."""
+        return next(
+            (one for one in self.methods if one.label == name and _buffer(one.first) in (buffer, None)), None
+        )
+
+    def rivals(self, name: str, buffer: int | None) -> list[Entries]:
+        """Every other of the paper's methods that learns task by task."""
+        others = paper()["methods"].keys() - {name}
+        found = [one for one in self.methods if is_incremental(one.first.metrics) and one.label in others]
+        return [one for one in found if _buffer(one.first) in (buffer, None)]
+
+    def components(self, on: Ticks, buffer: int) -> Entries | None:
+        return next((one for one in self.ablation if ticks(one) == on and _buffer(one.first) == buffer), None)
+
+    def described(self) -> str:
+        """14 classes in 5 tasks, 942 test images of 64 px, width 16, 30 epochs"""
+        settings, metrics = flat(self.first.settings), self.first.metrics
+        return (
+            f"{len(metrics['classes'])} classes in {len(self._sizes())} tasks, {metrics['test_images'][-1]:,} test "
+            f"images of {settings.get('data.size')} px, width {settings.get('network.width')}, "
+            f"{settings.get('train.epochs')} epochs"
+        )
+
+    def _sizes(self) -> Sequence[int]:
+        return _task_sizes([one.first for one in (*self.methods, *self.ablation)])
+
+
+def _task_sizes(entries: Sequence[Entry]) -> Sequence[int]:
+    """Of the methods that learn task by task, where there is one."""
+    sizes: list[Sequence[int]] = [entry.metrics["task_sizes"] for entry in entries]
+    return max(sizes, key=len)
+
+
+def _buffer(entry: Entry) -> Any:
+    """Exemplars per class; None without a memory, 0 where the memory has a size in all, as the paper's has not."""
+    return entry.settings.get("memory", {}).get("per_class", 0) if entry.exemplars else None
+
+
+def places(entries: Sequence[Entry], plain: Plain, components: Plain) -> list[Place]:
+    """The ledger by place, the paper's scale first. `plain`: is a method as it comes? `components`: but for them?"""
+    by_key: dict[str, list[Entry]] = {}
+    for entry in entries:
+        by_key.setdefault(_where(entry.settings), []).append(entry)
+    found = [_place(members, plain, components) for members in by_key.values()]
+    return sorted(
+        (one for one in found if one.methods or one.ablation), key=lambda one: (bool(one.unlike), one.name)
+    )
+
+
+def _where(settings: Json) -> str:
+    own = ("seed", "method.", "memory.")
+    return json.dumps(
+        {k: v for k, v in sorted(identity(settings).items()) if not k.startswith(own)}, default=str
+    )
+
+
+def _place(members: Sequence[Entry], plain: Plain, components: Plain) -> Place:
+    as_they_come = [entry for entry in members if plain(entry.settings)]
+    ablated = [
+        one for one in grouped([e for e in members if components(e.settings)]) if None not in ticks(one)
+    ]
+    settings = members[0].settings
+    return Place(
+        split_label(settings),
+        tuple(_by_method(as_they_come)),
+        tuple(ablated),
+        tuple(_unlike(settings, members)),
+        settings["data"]["name"],
+    )
+
+
+def _by_method(entries: Sequence[Entry]) -> list[Entries]:
+    """One experiment for each method and buffer, under the method's name alone."""
+    return [Group(label(one.first.settings), one.results) for one in grouped(entries)]
+
+
+def _unlike(settings: Json, members: Sequence[Entry]) -> list[str]:
+    facts = paper()["data"].get(settings["data"]["name"])
+    if facts is None:
+        return ["not one of the paper's data sets"]
+    values, scale = flat(settings), paper()["scale"]
+    said = [
+        f"{key} {written(values.get(key))} instead of {written(wanted)}"
+        for key, wanted in scale.items()
+        if values.get(key, wanted) != wanted
+    ]
+    sizes, tested = _task_sizes(members), members[0].metrics["test_images"][-1]
+    if list(sizes) != facts["increments"]:
+        said.append(f"tasks of {written(list(sizes))} classes instead of {written(facts['increments'])}")
+    if tested != facts["test_images"]:
+        said.append(f"{tested:,} test images instead of {facts['test_images']:,}")
+    return said
