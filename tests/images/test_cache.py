@@ -255,7 +255,7 @@ def test_pixels_are_flushed_on_the_way_and_a_disk_that_fails_there_is_named(
 def test_a_build_without_a_lock_leaves_nothing_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "_locked", lambda _: False)
+    monkeypatch.setattr(cache, "lock", lambda _: "none")
     with pytest.raises(RuntimeError):
         load_images(make_table(CountingReader(explode="70")), SIZE, folder=tmp_path)
     assert stored(tmp_path) == []

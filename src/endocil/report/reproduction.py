@@ -17,12 +17,13 @@ NORMAL = 1.96  # standard errors of a 95 % interval
 HOW = """\
 Ours is the mean ± sample standard deviation over seeds. The paper's number is one run of unknown seed and split, so a
 difference is *inside noise* when one more run of ours could give it: within the 95 % prediction interval over our
-seeds, widened by the sampling of two sets of test images (statistics.md). One seed shows no spread and is not judged.
-Runs at another scale are listed apart and compared with nothing of the paper."""
+seeds, widened by the sampling of two sets of test images. One seed shows no spread and is not judged.
+docs/statistics.md has the formula. Runs at another scale are listed apart and compared with nothing of the paper."""
 JUDGED = """\
 A claim *holds* when the 95 % t interval of the difference over the seeds that both sides share lies on its side, for
 every comparison it makes; it *does not hold* when one lies clearly on the other side (widened for the number of
-comparisons); otherwise it *cannot be said*. A difference above 0 is in favour of the claim."""
+comparisons); otherwise it *cannot be said*. A difference above 0 is in favour of the
+claim; ± is half of its interval."""
 
 
 def reproduction(places: Sequence[Place]) -> str:
