@@ -34,7 +34,7 @@ BLOCKS = [
         "remembering",
         "learner",
     ],
-    ["metrics", "report"],
+    ["metrics", "statistics", "report"],
     [
         "assembly",
         "devices",

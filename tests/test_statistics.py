@@ -129,6 +129,24 @@ def test_drawn_seeds_vary_as_the_mean_of_seeds_does() -> None:
     assert np.array_equal(mean_over_seeds(values[:, :1]), values[:, 0])
 
 
+def _covers(seed_spread: float, simulation: int, random: np.random.Generator) -> bool:
+    """A paired difference of 5 points, 300 images, three seeds."""
+    hard = 0.3 + 0.5 * random.random(300)
+    chances = [hard + gain + random.normal(0, seed_spread) for gain in (0.05,) * 3 + (0.0,) * 3]
+    measures = [accuracy_measure(random.random(300) < chance, _all(300)) for chance in chances]
+    values = Resampling(np.arange(300), resamples=400, seed=simulation).values(measures)
+    low, high = percentile_interval(mean_over_seeds(values[:, :3] - values[:, 3:]))
+    return low <= 5 <= high
+
+
+def test_images_and_seeds_drawn_together_cover_unless_three_seeds_vary_far_more_than_images() -> None:
+    random = np.random.default_rng(8)
+    alike = [_covers(0.03, simulation, random) for simulation in range(200)]
+    wild = [_covers(0.15, simulation, random) for simulation in range(200)]
+    assert np.mean(alike) >= 0.93
+    assert np.mean(wild) < 0.93  # docs/statistics.md warns of it
+
+
 def test_bootstrap_p_counts_the_rarer_side() -> None:
     assert bootstrap_p(np.array([1.0] * 98 + [-1.0])) == pytest.approx(2 * 2 / 100)
     assert bootstrap_p(np.zeros(10)) == 1.0

@@ -8,10 +8,10 @@ import typer
 
 from endocil.commands.common import say
 from endocil.errors import EndocilError
-from endocil.predictions import Head
 
 if TYPE_CHECKING:
     from endocil.report import RunRecord, Table
+    from endocil.report.comparing import Examined
 
 
 class Format(StrEnum):
@@ -19,6 +19,11 @@ class Format(StrEnum):
     markdown = "markdown"
     latex = "latex"
     csv = "csv"
+
+
+class Head(StrEnum):
+    softmax = "softmax"
+    nearest_mean = "nearest_mean"
 
 
 class Per(StrEnum):
@@ -35,7 +40,7 @@ Resamples = Annotated[int, typer.Option("--resamples", min=1000, help="Resamples
 
 def table(
     runs: Runs,
-    head: OfHead = "softmax",
+    head: OfHead = Head.softmax,
     per: Annotated[
         Per, typer.Option("--per", help="A row for each method, or for each source and method.")
     ] = Per.method,
@@ -48,15 +53,16 @@ def table(
 ) -> None:
     """Results of runs: mean and spread over seeds of each metric, with 95 % intervals over test images."""
     from endocil.report import comparison
-    from endocil.report.comparing import examine, interval_note, interval_table, source_table
+    from endocil.report.comparing import interval_note, interval_table, source_table
 
-    records = _records(runs)
-    if per is Per.method and not intervals:
-        _put(comparison(records, head), "± is the sample standard deviation over the seeds.", form, output)
-        return
-    examined = examine(records, head)
-    shown = (source_table if per is Per.source else interval_table)(examined, resamples)
-    _put(shown, interval_note(examined, resamples), form, output)
+    examined = _examined(_records(runs), head)  # refuses runs on different images, with intervals or without
+    if per is Per.source:
+        _put(source_table(examined, resamples), interval_note(examined, resamples), form, output)
+    elif intervals:
+        _put(interval_table(examined, resamples), interval_note(examined, resamples), form, output)
+    else:
+        shown = comparison([run for group in examined.groups for run in group.results], head.value)
+        _put(shown, "± is the sample standard deviation over the seeds.", form, output)
 
 
 def versus(
@@ -69,14 +75,13 @@ def versus(
         list[str] | None,
         typer.Option("--metric", help="One or more of the table's metrics; acc_last and acc_avg."),
     ] = None,
-    head: OfHead = "softmax",
+    head: OfHead = Head.softmax,
     resamples: Resamples = 10_000,
     form: As = Format.text,
     output: To = None,
 ) -> None:
     """Paired differences on the same test images: interval, p, p adjusted for many comparisons, a verdict."""
     from endocil.metrics import TABLE_METRICS
-    from endocil.report.comparing import examine
     from endocil.report.comparing import versus as compare
     from endocil.report.versus_table import named, versus_note, versus_table
 
@@ -84,7 +89,7 @@ def versus(
     if unknown := set(metrics) - set(TABLE_METRICS):
         raise EndocilError(f"no metric {', '.join(sorted(unknown))}; known: {', '.join(TABLE_METRICS)}")
     records = _records(runs)
-    examined = examine(records, head)
+    examined = _examined(records, head)
     other = named(examined, against, records[0].name)
     found = compare(examined, other, metrics, resamples)
     if not found:
@@ -98,6 +103,13 @@ def _records(folders: list[Path]) -> "list[RunRecord]":
     from endocil.report import read_run
 
     return [read_run(folder) for folder in folders]
+
+
+def _examined(records: "list[RunRecord]", head: Head) -> "Examined":
+    from endocil.predictions import HEADS
+    from endocil.report.comparing import examine
+
+    return examine(records, next(one for one in HEADS if one == head.value))
 
 
 def _put(table: "Table", note: str, form: Format, output: Path | None) -> None:

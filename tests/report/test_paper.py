@@ -1,0 +1,222 @@
+"""The paper beside a made-up ledger: what is compared, what is told apart, and what is said of each claim."""
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+from typer.testing import CliRunner
+
+from endocil.cli import _application
+from endocil.metrics import TABLE_METRICS
+from endocil.report import places, reproduction
+from endocil.report.claims import claims, finding
+from endocil.report.ledger import Entry
+from endocil.report.paper import Place, ablation_rows, main_rows, paper
+from endocil.report.reproduction import judged
+
+SIZES = [4, 3, 3, 3, 3]
+NOTHING_ELSE = "odd"  # an option that a method as it comes has not
+
+
+def _entry(method: str, seed: int, last: float, **changes: Any) -> Entry:
+    """An invented run on Hyper-Kvasir with the paper's settings; `last` is its Acc_last, other metrics follow."""
+    settings: dict[str, Any] = {"seed": seed, "method": {"name": method}, "data": {"name": "hyper-kvasir"}}
+    for key, value in paper()["scale"].items():
+        section, _, name = key.partition(".")
+        settings.setdefault(section, {})[name] = value
+    settings["memory"] = {"per_class": 30, "select": changes.pop("select", "mean")}
+    for key, value in changes.items():
+        section, _, name = key.partition("__")
+        settings[section][name] = value
+    values = dict.fromkeys(TABLE_METRICS, last) | {"af": 100 - last, "balanced_last": last}
+    acc = [last + 8, last + 6, last + 4, last + 2, last]
+    metrics = {
+        "softmax": {**values, "acc": acc},
+        "classes": [str(i) for i in range(16)],
+        "task_sizes": SIZES,
+        "test_images": [0, 0, 0, 0, 2103],
+    }
+    file = Path(f"{method}-{seed}-{sorted(changes.items())}-{settings['memory']}.json")
+    return Entry(file, settings, metrics, 0 if method == "finetune" else 480)
+
+
+def _places(entries: Sequence[Entry]) -> list[Place]:
+    def plain(settings: Any) -> bool:
+        return not {"loss", "gradients", NOTHING_ELSE} & settings["method"].keys()
+
+    return places(entries, plain, lambda settings: "loss" in settings["method"])
+
+
+def _seeds(method: str, *values: float, **changes: Any) -> list[Entry]:
+    return [_entry(method, seed, value, **copy.deepcopy(changes)) for seed, value in enumerate(values)]
+
+
+def _components(mdbr: bool, prcbl: bool, cfg: bool, *values: float) -> list[Entry]:
+    return _seeds(
+        "endocil",
+        *values,
+        select="mmd" if mdbr else "mean",
+        method__loss="prior_regularized" if prcbl else "cross_entropy",
+        method__gradients="calibrated" if cfg else "plain",
+    )
+
+
+def _claim(words: str) -> Any:
+    [found] = [claim for claim in claims() if words in claim["says"]]
+    return found
+
+
+def test_the_papers_data_is_whole_and_its_text_agrees_with_its_tables() -> None:
+    rows = main_rows()
+    assert len(rows) == 4 * (4 + 3 * 9)
+    for buffer, metric, margins in (
+        (30, "acc_last", [1.57, 0.59, 3.26, 8.02]),
+        (40, "acc_avg", [1.15, 0.47, 1.06, 1.15]),
+    ):
+        for data, margin in zip(paper()["data"], margins, strict=True):
+            scores = sorted(
+                row.values[metric] or 0 for row in rows if (row.data, row.buffer) == (data, buffer)
+            )
+            own = next(r for r in rows if (r.data, r.buffer, r.method) == (data, buffer, "endocil"))
+            assert own.values[metric] == scores[-1]
+            assert scores[-1] - scores[-2] == pytest.approx(margin, abs=1e-9)
+    ablation = ablation_rows()
+    assert len({row.components for row in ablation}) == 8
+    full, none = ablation[-1].values, ablation[0].values
+    gains = [round((full[m] or 0) - (none[m] or 0), 2) for m in TABLE_METRICS]
+    assert gains == [4.47, 5.37, 3.27, 4.01, -9.26]
+
+
+def test_every_accuracy_of_the_paper_is_a_whole_number_of_its_test_images() -> None:
+    for row in main_rows():
+        n = paper()["data"][row.data]["test_images"]
+        right = round((row.values["acc_last"] or 0) * n / 100)
+        assert round(100 * right / n, 2) == row.values["acc_last"]
+
+
+def test_a_difference_is_judged_by_one_more_run_on_other_images() -> None:
+    ours, tested = [73.0, 74.0, 75.0], 2103
+    seeds = stats.t.ppf(0.975, 2) * 1.0 * (1 + 1 / 3) ** 0.5  # the seeds' standard deviation is 1
+    images = 1.96 * 100 * (2 * 0.8 * 0.2 / tested) ** 0.5
+    assert judged("acc_last", 80.0, ours, tested) == "worse"  # 6.0 points
+    assert (seeds**2 + images**2) ** 0.5 == pytest.approx(5.52, abs=0.01)
+    assert judged("acc_last", 79.0, ours, tested) == "inside noise"  # 5.0 points
+    assert judged("acc_last", 60.0, ours, tested) == "better"
+    assert judged("af", 60.0, ours, tested) == "worse"
+    assert judged("acc_last", 60.0, [74.0], tested) == "one seed"
+
+
+def test_runs_at_the_papers_scale_stand_beside_its_numbers_and_others_apart() -> None:
+    small = _seeds("icarl", 50.0, 51.0, data__size=64)
+    text = reproduction(_places([*_seeds("icarl", 73.0, 74.0), *_seeds("wa", 60.0), *small]))
+    lines = text.splitlines()
+    [row] = [line for line in lines if line.startswith("| 30 | iCaRL | 2 |")]
+    assert "| 73.66; 73.50 ± 0.71 (-0.16, inside noise) |" in row
+    [row] = [line for line in lines if line.startswith("| 30 | WA | 1 |")]
+    assert "72.33; 60.00 (-12.33, one seed)" in row
+    assert any(line.startswith("| 30 | EndoCIL | not run | 78.13 |") for line in lines)
+    assert "another: data.size 64 instead of 256" in text
+    assert "Not run at the paper's scale: Gastrovision, Kvasir-Capsule, Capsule Vision." in text
+    apart = text[text.index("## Runs at another scale") :]
+    assert "50.50 ± 0.71" in apart
+    assert "73.50" not in apart
+
+
+def test_another_split_and_other_tasks_are_another_scale() -> None:
+    [place] = _places(_seeds("icarl", 70.0, scenario__split_by="group"))
+    assert place.unlike == ("scenario.split_by group instead of image",)
+    entry = _entry("icarl", 0, 70.0)
+    other = Entry(
+        entry.file, entry.settings, {**entry.metrics, "task_sizes": [8, 8], "test_images": [9, 99]}, 1
+    )
+    assert _places([other])[0].unlike == (
+        "tasks of 8, 8 classes instead of 4, 3, 3, 3, 3",
+        "99 test images instead of 2,103",
+    )
+
+
+def test_a_lead_holds_fails_or_stays_open() -> None:
+    claim = {**_claim("On Kvasir-Capsule EndoCIL is the best"), "data": ["hyper-kvasir"]}
+    rest = [row.method for row in main_rows() if row.buffer == 30 and row.data == "hyper-kvasir"]
+    rest = [*rest, "finetune", "ewc", "lwf"]
+    others = [e for method in rest if method != "endocil" for e in _seeds(method, 60.0, 61.0, 62.0)]
+    [place] = _places([*others, *_seeds("endocil", 70.0, 71.1, 72.0)])
+    assert finding(claim, place).verdict == "holds"
+    [place] = _places([*others, *_seeds("endocil", 61.0, 60.0, 62.5)])
+    assert finding(claim, place).verdict == "cannot be said"
+    [place] = _places([*others, *_seeds("endocil", 50.0, 51.1, 52.0)])
+    told = finding(claim, place)
+    assert told.verdict == "does not hold"
+    assert "clearly not in 11" in told.why
+    [place] = _places([*_seeds("icarl", 60.0, 61.0), *_seeds("endocil", 70.0, 71.1)])
+    assert finding(claim, place).verdict == "cannot be said"
+    assert "not run: bic" in finding(claim, place).why
+    [place] = _places(_seeds("icarl", 60.0))
+    assert not finding(claim, place).run
+
+
+def test_one_seed_says_nothing_and_only_shared_seeds_are_compared() -> None:
+    claim = _claim("DGR is slightly ahead of EndoCIL after the first task")
+    [place] = _places([*_seeds("dgr", 90.0), *_seeds("endocil", 50.0)])
+    told = finding(claim, place)
+    assert (told.verdict, told.why) == ("cannot be said", "after task 1 +40.0 (one seed)")
+    # Differences 2.0 and 3.0: mean 2.5, t interval 12.706 * 0.7071 / sqrt(2) = 6.353
+    [place] = _places([*_seeds("dgr", 72.0, 74.0, 99.0), *_seeds("endocil", 70.0, 71.0)])
+    assert finding(claim, place).why == "after task 1 +2.5 (± 6.4 over 2 seeds)"
+    [place] = _places([_entry("dgr", 0, 70.0), _entry("endocil", 1, 60.0)])
+    assert finding(claim, place).why == "no seed is shared"
+
+
+def test_the_components_claims_follow_from_the_ablation() -> None:
+    ledger = [
+        *_components(False, False, False, 60.0, 61.0, 62.0),
+        *_components(False, False, True, 58.0, 59.1, 60.0),
+        *_components(False, True, False, 66.0, 67.1, 68.0),
+        *_components(True, False, False, 60.1, 61.0, 61.9),
+        *_components(False, True, True, 60.0, 61.1, 62.0),
+    ]
+    [place] = _places(ledger)
+    assert finding(_claim("CFG alone"), place).verdict == "holds"
+    assert finding(_claim("CFG together with PRCBL"), place).verdict == "does not hold"
+    assert finding(_claim("PRCBL is the component"), place).verdict == "holds"
+    assert finding(_claim("All three components"), place).why == "not run: all three"
+    text = reproduction([place])
+    assert "✓ | 3 | 69.95; 59.03 ± 1.00 (-10.92, worse) |" in text
+
+
+def test_ranks_of_the_paper_are_those_of_scipy() -> None:
+    text = reproduction([])
+    rows = [row for row in main_rows() if row.buffer == 30]
+    methods = list(dict.fromkeys(row.method for row in rows))
+    scores = [[row.values["acc_last"] for row in rows if row.method == method] for method in methods]
+    expected = stats.friedmanchisquare(*scores)
+    assert f"Friedman {expected.statistic:.1f}, p {expected.pvalue:.2g}." in text
+    assert "- The paper, 30 per class, 4 data sets: EndoCIL 1.00," in text  # the best on all four
+    assert "Ours, 30 per class: not run on two data sets." in text
+
+
+def test_our_ranks_need_two_data_sets() -> None:
+    facts = paper()["data"]["gastrovision"]
+    entries = []
+    for method, value in (("icarl", 60.0), ("wa", 50.0)):
+        entries.append(_entry(method, 0, value))
+        other = _entry(method, 0, value + 1, data__name="gastrovision")
+        metrics = {**other.metrics, "test_images": [0, 0, 0, 0, facts["test_images"]]}
+        entries.append(Entry(other.file, other.settings, metrics, 480))
+    text = reproduction(_places(entries))
+    assert "- Ours, 30 per class, 2 data sets: iCaRL 1.00, WA 2.00. Friedman 2.0" in text
+
+
+def test_the_command_writes_the_page_of_the_projects_ledger(tmp_path: Path) -> None:
+    ledger = Path(__file__).parents[2] / "docs" / "results"
+    file = tmp_path / "paper.md"
+    words = ["ledger", "paper", "--ledger", str(ledger), "-o", str(file)]
+    assert CliRunner().invoke(_application(), words, catch_exceptions=False).exit_code == 0
+    text = file.read_text("utf-8")
+    assert [line for line in text.splitlines() if line.startswith("## ")][:3] == [
+        "## What was run", "## The paper's claims", "## Table 2 of the paper",
+    ]  # fmt: skip
+    assert len([line for line in text.splitlines() if line.startswith("### ")]) == len(claims()) + 4
