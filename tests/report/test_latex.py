@@ -66,6 +66,11 @@ def test_of_two_methods_the_second_is_not_underlined() -> None:
     assert r"Best in \textbf{bold}." in latex(two)
 
 
+def test_a_metric_named_in_a_cell_has_its_index_and_a_name_that_looks_alike_has_not() -> None:
+    named = Table("t", (Column("metric", "Metric"), Column("method", "Method")), (("Acc_last", "my_method"),))
+    assert r"Acc$_{\mathrm{last}}$ & my\_method \\" in latex(named)
+
+
 def test_no_character_means_anything_to_latex() -> None:
     assert escaped("a_b & 50 % #1 {x} $5 ~ ^ \\ <") == (
         r"a\_b \& 50 \% \#1 \{x\} \$5 \textasciitilde{} \textasciicircum{} \textbackslash{} \textless{}"

@@ -3,10 +3,8 @@
 The document needs \\usepackage{booktabs}, and amssymb where a table has ticks.
 """
 
-import re
-
 from endocil.report.grouping import DASH
-from endocil.report.tables import Cell, Column, Spread, Table, shown, within
+from endocil.report.tables import TITLES, Cell, Column, Spread, Table, shown, within
 
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -70,16 +68,20 @@ def _line(cells: list[str]) -> str:
 
 
 def _head(column: Column) -> str:
-    """Acc_last as the paper prints it, with an arrow to the better side."""
-    name, _, index = column.title.partition("_")
-    simple = index and re.fullmatch(r"\w+", index)
-    title = rf"{escaped(name)}$_{{\mathrm{{{index}}}}}$" if simple else escaped(column.title)
+    """The title, with an arrow to the better side."""
+    title = _title(column.title)
     return f"{title} {ARROWS[column.best]}" if column.best else title
+
+
+def _title(text: str) -> str:
+    """Acc_last as the paper prints it, with an index."""
+    name, _, index = text.partition("_")
+    return rf"{name}$_{{\mathrm{{{index}}}}}$" if index and text in TITLES.values() else escaped(text)
 
 
 def _cell(cell: Cell, best: bool, second: bool) -> str:
     if not isinstance(cell, Spread):
-        return escaped(shown(cell))
+        return _title(shown(cell))
     mean, _, deviation = str(cell).partition(" ± ")
     mark = rf"\mathbf{{{mean}}}" if best else rf"\underline{{{mean}}}" if second else mean
     return f"${mark} \\pm {deviation}$" if deviation else f"${mark}$"
