@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from endocil.report import label, read_run
-from endocil.report.grouping import data_label, digest, groups, labels, portable
+from endocil.report.grouping import digest, groups, labels
+from endocil.report.names import data_label, portable
 
 MakeRun = Callable[..., Path]
 MakeSettings = Callable[..., dict[str, Any]]

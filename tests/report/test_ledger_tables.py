@@ -10,8 +10,8 @@ import pytest
 
 from endocil.errors import EndocilError
 from endocil.report import Table, ablation_table, add_to_ledger, costs_table, insert_tables, ledger_table
-from endocil.report.grouping import DASH
 from endocil.report.ledger import read_ledger
+from endocil.report.names import DASH
 from endocil.report.tables import Column, Spread
 
 MakeRun = Callable[..., Path]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from endocil.report import Table, comparison, read_run
-from endocil.report.grouping import DASH
+from endocil.report.names import DASH
 from endocil.report.tables import Column, Spread, spread
 
 MakeRun = Callable[..., Path]

@@ -3,7 +3,7 @@
 The document needs \\usepackage{booktabs}, and amssymb where a table has ticks.
 """
 
-from endocil.report.grouping import DASH
+from endocil.report.names import DASH
 from endocil.report.tables import TITLES, Cell, Column, Spread, Table, shown, within
 
 SPECIAL = {

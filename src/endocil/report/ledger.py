@@ -13,7 +13,8 @@ from typing import Any
 
 from endocil.errors import EndocilError
 from endocil.files import write_atomically
-from endocil.report.grouping import data_label, digest, evaluated_part, flat, identity, label, portable
+from endocil.report.grouping import digest, evaluated_part, flat, identity, label
+from endocil.report.names import data_label, portable
 from endocil.report.runs import Json, RunRecord, read_run
 
 LEDGER = Path("docs/results")

@@ -4,8 +4,9 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 
-from endocil.report.grouping import DASH, Group, flat, groups, identity, label, split_label, varying
+from endocil.report.grouping import Group, flat, groups, identity, label, varying
 from endocil.report.ledger import Entry
+from endocil.report.names import DASH, split_label
 from endocil.report.tables import Cell, Column, Table, metric_cells, metric_columns, spread
 
 # The paper's name of a component, its setting, and the values for "with" and "without" it.

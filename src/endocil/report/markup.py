@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
-from endocil.report.grouping import DASH
+from endocil.report.names import DASH
 from endocil.report.tables import Table, shown
 
 NUMERIC = ' class="n"'

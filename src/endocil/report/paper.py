@@ -11,10 +11,11 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from endocil.report.grouping import Group, flat, identity, label, split_label, written
+from endocil.report.grouping import Group, flat, identity, label
 from endocil.report.grouping import groups as grouped
 from endocil.report.ledger import Entry
 from endocil.report.ledger_tables import Entries, ticks
+from endocil.report.names import split_label, written
 from endocil.report.runs import is_incremental
 
 Json = Mapping[str, Any]

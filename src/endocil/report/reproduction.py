@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from endocil.report.claims import OPEN, claims, finding
-from endocil.report.grouping import DASH
 from endocil.report.ledger_tables import TICK, Entries, ledger_table
+from endocil.report.names import DASH
 from endocil.report.paper import Json, Place, Row, ablation_rows, main_rows, paper
 from endocil.report.tables import LOWER_IS_BETTER, Cell, Column, Table, metric_columns, spread
 from endocil.statistics import friedman, ranks, t_quantile

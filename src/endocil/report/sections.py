@@ -12,7 +12,7 @@ from endocil.audit.leaks import RATES
 from endocil.metrics import METRICS, TABLE_METRICS
 from endocil.report import averages, svg
 from endocil.report.averages import Runs
-from endocil.report.grouping import differing, flat, portable, written
+from endocil.report.grouping import differing, flat
 from endocil.report.markup import (
     details,
     escaped,
@@ -24,6 +24,7 @@ from endocil.report.markup import (
     result_table,
     subscripted,
 )
+from endocil.report.names import portable, written
 from endocil.report.runs import RunRecord
 from endocil.report.sentences import what_is_seen
 from endocil.report.tables import TITLES, comparison

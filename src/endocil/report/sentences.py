@@ -6,7 +6,7 @@ from typing import Any
 
 from endocil.report.averages import HEAD, Runs
 from endocil.report.comparing import Versus, lead
-from endocil.report.grouping import data_label
+from endocil.report.names import data_label
 from endocil.report.tables import Spread, spread
 
 PERCENT = "\N{NO-BREAK SPACE}%"

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from endocil.metrics import TABLE_METRICS
-from endocil.report.grouping import DASH, Group, Result, groups
+from endocil.report.grouping import Group, Result, groups
+from endocil.report.names import DASH
 
 TITLES = {
     "acc_last": "Acc_last",

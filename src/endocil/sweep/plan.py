@@ -16,7 +16,8 @@ import tomli_w
 from endocil.assembly import complete
 from endocil.errors import EndocilError
 from endocil.methods import method_class
-from endocil.report.grouping import evaluated_part, flat, written
+from endocil.report.grouping import evaluated_part, flat
+from endocil.report.names import written
 from endocil.settings import Settings, load_settings, presets
 from endocil.sweep.file import Block, SweepFile
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from endocil.errors import EndocilError
 from endocil.metrics import METRICS
-from endocil.report.grouping import flat, written
+from endocil.report.grouping import flat
+from endocil.report.names import written
 from endocil.report.runs import RunRecord
 from endocil.report.tables import Cell, Column, Table, spread
 from endocil.settings import Settings, load_settings
