@@ -3,8 +3,9 @@
     python benchmarks/bench.py [--quick] [--peers-python ~/peers/bin/python] [--output bench.md]
 
 Every figure is a ratio of two things that took turns in this one run, on one thread each: the median over the rounds,
-and the range. `--quick` takes minutes, the whole table about twenty on a machine that is not busy. Peers that are
-not installed are printed as such (benchmarks/selection.py says how to install them).
+and the range. More than 1 says that what is measured is faster than what it is measured against. `--quick` takes
+minutes, the whole table about twenty on a machine that is not busy. Peers that are not installed are printed as such
+(benchmarks/selection.py says how to install them).
 """
 
 import argparse
@@ -69,10 +70,10 @@ def of_cache(images: int, rounds: int) -> Iterator[Row]:
 
 
 def of_first_task(rounds: int) -> Iterator[Row]:
-    """Processor time of a sweep with a shared first task by that without: less than 1 is faster."""
+    """Processor time of a sweep whose runs train it each by that of one whose runs share it: more than 1 is faster."""
     for row in first_task.rows(rounds=rounds, overrides=LONGER):
         remark = f"{row['range']} in {row['rounds']} rounds; {row['sweep']}; same results bit for bit"
-        yield "sweep, first task shared / trained by every run", str(row["ratio"]), remark
+        yield "sweep, first task trained by every run / shared", str(row["ratio"]), remark
 
 
 def rows(quick: bool, peers_python: str | None = None) -> Iterator[Row]:

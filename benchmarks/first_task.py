@@ -1,4 +1,4 @@
-"""What sharing the first task saves: the same sweep with and without, in turns, as a ratio of processor time.
+"""What sharing the first task saves: the same sweep without and with, in turns, as a ratio of processor time.
 
     python benchmarks/first_task.py [--settings smoke] [--rounds 3] [--workers 1] [--set train.epochs=20]
 
@@ -51,7 +51,7 @@ def results(folder: Path) -> dict[str, bytes]:
 def rows(
     settings: str = "smoke", rounds: int = 3, workers: int = 1, overrides: tuple[str, ...] = ()
 ) -> list[Row]:
-    """One row: the sweep with a shared first task over the sweep without, median and range over the rounds."""
+    """One row: how many times as fast the sweep is with a shared first task, median and range over the rounds."""
     runs = runs_of(settings, list(overrides))
     assemble(runs[0].settings)  # the images are decoded once, before anything is timed
     taken: dict[bool, list[float]] = {True: [], False: []}
@@ -61,14 +61,14 @@ def rows(
                 folder = Path(place, f"{turn}-{share}")
                 taken[share].append(seconds_of(runs, folder, workers, share=share))
             assert results(Path(place, f"{turn}-True")) == results(Path(place, f"{turn}-False"))
-    ratios = [shared / alone for shared, alone in zip(taken[True], taken[False], strict=True)]
+    ratios = [alone / shared for shared, alone in zip(taken[True], taken[False], strict=True)]
     return [
         {
             "sweep": f"{len(runs)} runs of {settings}, {workers} at a time",
-            "seconds shared": round(statistics.median(taken[True]), 1),
-            "seconds alone": round(statistics.median(taken[False]), 1),
-            "ratio": round(statistics.median(ratios), 3),
-            "range": f"{min(ratios):.3f}-{max(ratios):.3f}",
+            "processor seconds shared": round(statistics.median(taken[True]), 1),
+            "processor seconds alone": round(statistics.median(taken[False]), 1),
+            "ratio": round(statistics.median(ratios), 2),
+            "range": f"{min(ratios):.2f}-{max(ratios):.2f}",
             "rounds": rounds,
         }
     ]

@@ -29,7 +29,11 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
         subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for command in commands
     ]
-    said = [process.communicate(timeout=280)[0] for process in running]
+    try:
+        said = [process.communicate(timeout=240)[0] for process in running]
+    finally:
+        for process in running:
+            process.kill()
     assert [process.returncode for process in running] == [0, 0], said
     return json.loads((folder / "apart.json").read_text("utf-8"))  # type: ignore[no-any-return]
 
@@ -44,3 +48,7 @@ def test_three_steps_of_two_processes_with_an_uneven_batch_are_those_of_one(
 
 def test_batch_norm_of_shares_is_that_of_the_whole_batch(apart: dict[str, float]) -> None:
     assert apart["batch norm"] < 1e-12
+
+
+def test_processes_make_as_many_pieces_and_stay_equal(apart: dict[str, float]) -> None:
+    assert apart["pieces"] == 0.0

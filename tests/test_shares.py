@@ -13,7 +13,7 @@ from endocil.checkpoint import grow
 from endocil.images.augment import Augmentation
 from endocil.images.batch import Batch, share_of, training_batches
 from endocil.images.cache import Images
-from endocil.methods.method import Phase
+from endocil.methods.method import Outcome, Phase
 from endocil.networks import compile_backbones
 from endocil.precision import Precision, times_slower
 from endocil.training import only_training, optimizer_of, step, total_loss
@@ -72,11 +72,11 @@ def test_shares_of_a_batch_add_up_to_it_even_if_one_is_empty(
     life, phase = second_task(images, tmp_path, name)
     whole = batches(phase)[0]
     few = replace(
-        whole._piece(0, 2), batch_labels=whole.batch_labels[:2], batch_from_memory=whole.batch_from_memory[:2]
+        whole.part(slice(0, 2)),
+        batch_labels=whole.batch_labels[:2],
+        batch_from_memory=whole.batch_from_memory[:2],
     )
-    shares = [
-        few._piece(place.start, place.stop - place.start) for place in (share_of(2, i, 3) for i in range(3))
-    ]
+    shares = [few.part(share_of(2, i, 3)) for i in range(3)]
     assert [len(share) for share in shares] == [0, 1, 1]
     life.method.eval()
     total = total_loss(phase.objective(few), 2, 2)
@@ -157,3 +157,36 @@ def test_compiled_backbones_keep_names_and_values_and_give_the_same_numbers() ->
 
 def test_the_time_of_a_precision_is_compared_with_thirty_two_bits() -> None:
     assert times_slower("bf16", torch.device("cpu"), repeats=1) > 0.0
+
+
+def test_penalties_count_by_the_share_of_images() -> None:
+    outcome = Outcome({"images": torch.tensor([2.0, 4.0, 6.0]), "penalty": torch.tensor(5.0)})
+    shares = [(Outcome({"images": part, "penalty": torch.tensor(5.0)}), len(part)) for part in
+              (torch.tensor([2.0]), torch.tensor([4.0, 6.0]))]  # fmt: skip
+    assert total_loss(outcome, 3, 3).item() == pytest.approx(9.0)
+    assert sum(total_loss(share, n, 3).item() for share, n in shares) == pytest.approx(9.0)
+
+
+@pytest.mark.parametrize("batch_size", [2, 3, 17, 64])
+def test_pieces_have_at_least_two_images_and_every_process_has_as_many(
+    images: Images, tmp_path: Path, batch_size: int
+) -> None:
+    _, phase = second_task(images, tmp_path, "icarl")
+    for n in (1, 2, 4, 8):
+        for processes in (1, 2):
+            if batch_size < 2 * processes:
+                continue
+            where = (phase.images, batch_size, None, 0, (0,), torch.device("cpu"))
+            shares = [next(training_batches(*where, (i, processes))) for i in range(processes)]
+            cut = [share.pieces(n, processes) for share in shares]
+            assert len({len(pieces) for pieces in cut}) == 1
+            assert all(len(piece) > 1 for pieces in cut for piece in pieces)
+            assert sum(len(piece) for pieces in cut for piece in pieces) == len(shares[0].batch_labels)
+
+
+def test_a_batch_in_pieces_trains_with_batch_norm_learning(images: Images, tmp_path: Path) -> None:
+    life, phase = second_task(images, tmp_path, "icarl")
+    with only_training(life.method, (*phase.train, phase.gradients)):
+        for batch in training_batches(phase.images, 17, Augmentation(), 0, (0,), torch.device("cpu")):
+            step(phase, batch, optimizer_of(phase), life.fabric, accumulate=8)
+    assert all(value.isfinite().all() for value in life.method.state_dict().values())

@@ -21,7 +21,7 @@ from endocil.images.augment import Augmentation
 from endocil.images.batch import share_of, training_batches
 from endocil.methods.method import Phase
 from endocil.networks import share_batch_norm
-from endocil.processes import add_up
+from endocil.processes import add_up, gathered
 from endocil.training import only_training, optimizer_of, step
 
 BATCH, STEPS = 12, 3
@@ -78,6 +78,24 @@ def norm_apart(team: object) -> float:
     return max(float((one - other).abs().max()) for one, other in zip(*found, strict=True))
 
 
+def pieces_apart(images: object, folder: Path, team: object) -> float:
+    """17 images on two processes in at most four pieces each, batch norm learning: every process makes as many."""
+    life = Life(images, folder / "pieces", new_method("icarl"), increments=(2, 2, 2))
+    task = life.scenario.tasks[0]
+    grow(life.method, task, team.device)
+    share_batch_norm(life.method)
+    (phase,) = life.method.phases(task, life.data(task))
+    share = (team.global_rank, team.world_size)
+    batches = training_batches(phase.images, 17, Augmentation(), 0, (0, 0, 0), team.device, share)
+    with only_training(life.method, (*phase.train, phase.gradients)):
+        optimizer = optimizer_of(phase)
+        for batch in batches:
+            step(phase, batch, optimizer, team, accumulate=4)
+    mine = life.method.classifier.weight.detach()
+    theirs = gathered(team, mine)
+    return max(float((mine - other).abs().max()) for other in theirs)
+
+
 def main() -> None:
     rank, size, port, folder = sys.argv[1:]
     os.environ |= {"LOCAL_RANK": rank, "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
@@ -94,6 +112,7 @@ def main() -> None:
             for frozen in (True, False)
         }
         found["batch norm"] = norm_apart(team)
+        found["pieces"] = pieces_apart(images, here, team)
     if rank == "0":
         (Path(folder) / "apart.json").write_text(json.dumps(found), "utf-8")
 

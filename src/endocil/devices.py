@@ -7,6 +7,7 @@ started by torchrun or Slurm: then their number is read from the environment.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from endocil.errors import EndocilError
@@ -19,13 +20,17 @@ STARTED_BY = {  # launcher -> (its sign, processes on this machine, machines)
     "Slurm": ("SLURM_PROCID", "SLURM_NTASKS_PER_NODE", "SLURM_NNODES"),
 }
 
-RANKS = ("RANK", "SLURM_PROCID", "LOCAL_RANK")  # torchrun's, Slurm's, and that of a process started by Fabric
+RANKS = ("RANK", "SLURM_PROCID")  # torchrun's and Slurm's number of a process among all
+PLACES = ("NODE_RANK", "LOCAL_RANK")  # otherwise: of the machine, and of a process on it
+LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused", "NCCL")
+PATIENCE = timedelta(hours=1)  # one process may have much to do alone, such as measuring leaks
 
 
 def leads() -> bool:
     """Whether this process speaks and writes for all: known from the environment, before anything is set up."""
-    known = [os.environ[name] for name in RANKS if name in os.environ]
-    return not known or known[0] == "0"
+    known = [os.environ[name] for name in RANKS if name in os.environ][:1]
+    known = known or [os.environ[name] for name in PLACES if name in os.environ]
+    return all(number == "0" for number in known)
 
 
 @contextmanager
@@ -37,7 +42,7 @@ def learning_on(accelerator: str, devices: int = 1, nodes: int = 1) -> Iterator[
     try:
         yield fabric
     except RuntimeError as error:
-        lost = isinstance(error, torch.distributed.DistError) or "Connection closed by peer" in str(error)
+        lost = isinstance(error, torch.distributed.DistError) or any(sign in str(error) for sign in LOST)
         if fabric.world_size == 1 or not lost:
             raise
         raise EndocilError(
@@ -49,12 +54,23 @@ def learning_on(accelerator: str, devices: int = 1, nodes: int = 1) -> Iterator[
 
 
 def _start(accelerator: str, devices: int, nodes: int) -> "Fabric":
-    devices, nodes = started(devices, nodes)
+    launcher, devices, nodes = started(devices, nodes)
     if devices * nodes == 1:
         return one_device(accelerator)
+    from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+    from lightning_fabric.strategies.ddp import DDPStrategy
+
+    # without a launcher the processes are started here, whatever Slurm has left in the environment
+    plugins = [] if launcher else [LightningEnvironment()]
     with _refusing(accelerator, f"with {devices} devices on {nodes} machines"):
-        fabric = _fabric(accelerator, devices=devices, num_nodes=nodes, strategy="ddp")
+        strategy = DDPStrategy(timeout=PATIENCE)
+        fabric = _fabric(accelerator, devices=devices, num_nodes=nodes, strategy=strategy, plugins=plugins)
         fabric.launch()
+    if fabric.world_size != devices * nodes:
+        raise EndocilError(
+            f"{devices} devices on {nodes} machines were asked for, but {fabric.world_size} processes are running; "
+            f"start as many by {launcher or 'srun or torchrun'}"
+        )
     return fabric
 
 
@@ -78,23 +94,23 @@ def _refusing(accelerator: str, asked: str) -> Iterator[None]:
         raise EndocilError(f"run.accelerator '{accelerator}' cannot be used {asked}: {error}") from error
 
 
-def started(devices: int, nodes: int) -> tuple[int, int]:
-    """How many devices on how many machines: as asked for, or as a launcher has started them."""
+def started(devices: int, nodes: int) -> tuple[str, int, int]:
+    """The launcher, and how many devices on how many machines it has started; without one "" and what is asked for."""
     if devices < 1 or nodes < 1:
         raise EndocilError(
             f"{devices} devices on {nodes} machines were asked for; expected 1 or more of each"
         )
     for launcher, (sign, here, machines) in STARTED_BY.items():
         if sign not in os.environ or here not in os.environ:
-            continue  # an interactive Slurm shell has no tasks per machine: there one starts processes as usual
+            continue  # a Slurm job of one task starts its processes itself
         found = _number(here), _number(machines)
         if (devices, nodes) not in ((1, 1), found):
             raise EndocilError(
                 f"{devices} devices on {nodes} machines were asked for, but {launcher} has started {found[0]} "
                 f"processes on each of {found[1]}; leave --devices and --nodes out, or ask for as many"
             )
-        return found
-    return devices, nodes
+        return launcher, *found
+    return "", devices, nodes
 
 
 def _number(name: str) -> int:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from endocil.assembly import Parts, Progress, assemble
 from endocil.checkpoint import Checkpoint, Position, load_checkpoint, restore
-from endocil.devices import leads, learning_on
+from endocil.devices import learning_on
 from endocil.estimate import planned_images
 from endocil.evaluation import predict
 from endocil.files import write_csv, write_json
@@ -84,12 +84,13 @@ def resume(
         if not here.page.exists():  # stopped between the last number and the page
             here.write_page()
         return Result(here.path, here.metrics())
-    with here.locked() if leads() else nullcontext():
-        if leads():
-            here.clear_half_written()
-        parts = assemble(settings, progress)
-        here.refuse_other_images(parts)
-        with learning_on(settings.run.accelerator, devices, nodes) as fabric:
+    parts = assemble(settings, progress)
+    here.refuse_other_images(parts)
+    with learning_on(settings.run.accelerator, devices, nodes) as fabric:
+        first = fabric.global_rank == 0
+        with here.locked() if first else nullcontext():
+            if first:
+                here.clear_half_written()
             return _go(parts, here, fabric, load_checkpoint(here.path), show)
 
 

@@ -189,4 +189,5 @@ def _machine(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "matmul": torch.get_float32_matmul_precision(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
     }

@@ -100,6 +100,11 @@ def _small_classes(parts: Parts) -> list[str]:
 
 
 def _slow(parts: Parts) -> list[str]:
+    told = ["train.compile: the first steps of every task take longer, up to minutes"]
+    return [*(told if parts.settings.train.compile else ()), *_slow_numbers(parts)]
+
+
+def _slow_numbers(parts: Parts) -> list[str]:
     bits = parts.settings.train.precision
     if bits == "32":
         return []

@@ -26,6 +26,7 @@ NO_BITS = {
         "gallery",
         "keep",
     },
+    "network": {"weights"},  # its values count, not where they lie
     "train": {"weight_decay"},
 }
 
@@ -57,7 +58,10 @@ def _first_tasks(parts: Parts) -> FirstTasks | None:
     folder = parts.settings.run.first_tasks
     if folder is None:
         return None
-    facts = parts.settings.model_dump(include={"train", "run"}, exclude=NO_BITS) | {"processor": processor()}
+    facts = parts.settings.model_dump(include={"network", "train", "run"}, exclude=NO_BITS)
+    if ":" in parts.settings.method.name:  # of a method from outside nothing is known: all its options count
+        facts["method"] = parts.settings.method.model_dump()
+    facts["processor"] = processor()
     start = digest_of(parts.method.backbone.state_dict())
     return FirstTasks(Path(folder).expanduser(), start, facts)
 

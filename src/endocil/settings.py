@@ -8,10 +8,10 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from endocil.errors import EndocilError
 from endocil.overrides import overridden
@@ -69,6 +69,10 @@ class MethodSettings(_OpenSection):
     name: str = "endocil"
 
 
+def _as_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 class TrainSettings(_Section):
     """EndoCIL, Experimental Setting; augmentation as far as the paper tells."""
 
@@ -81,7 +85,7 @@ class TrainSettings(_Section):
     weight_decay: float = Field(2e-4, ge=0.0)
     batch_size: int = Field(64, ge=2)
     accumulate: int = Field(1, ge=1)  # pieces in which a batch goes through the network
-    precision: Literal["32", "bf16", "16"] = "32"
+    precision: Annotated[Literal["32", "bf16", "16"], BeforeValidator(_as_text)] = "32"  # 16 and "16" alike
     compile: bool = False  # torch.compile of the backbone
     flip: float = Field(0.5, ge=0.0, le=1.0)
     brightness: float = Field(63 / 255, ge=0.0)

@@ -88,7 +88,7 @@ def step(
     n, how = len(batch.batch_labels), precision or Precision()
     optimizer.zero_grad(set_to_none=True)
     collected: dict[str, Tensor] = {}
-    for piece in batch.pieces(accumulate):
+    for piece in batch.pieces(accumulate, fabric.world_size):
         with how.autocast(fabric.device):
             outcome = phase.objective(piece)
             total = total_loss(outcome, len(piece), n)

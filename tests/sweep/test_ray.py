@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -28,20 +29,9 @@ def run_processes(folder: Path) -> dict[int, int]:
     return found
 
 
-@pytest.mark.timeout(900)  # some twenty processes, on a machine that may be busy
-def test_a_ray_sweep_survives_a_killed_run_and_a_killed_worker_with_the_results_of_a_local_one(
-    tmp_path: Path,
-) -> None:
-    methods = ["icarl", "endocil"]
-    file = write_sweep(
-        tmp_path,
-        set={"train.epochs": 5, "run.checkpoint_seconds": 0.0},
-        vary={"method": methods, "seed": [0, 1]},
-    )
-    folder = tmp_path / "on-ray"
-    typed = command("sweep", file, "-o", folder, "--ray", "auto", "--workers", "2", "--retries", "1")
-    sweep = subprocess.Popen(typed, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    killed, deadline = 0, time.monotonic() + 300
+def kill_a_run_and_a_worker(sweep: subprocess.Popen[str], folder: Path, deadline: float) -> None:
+    """Each as soon as a further run is in the middle of its training."""
+    killed = 0
     while killed < 2:
         assert sweep.poll() is None, sweep.communicate()[0]
         assert time.monotonic() < deadline
@@ -55,11 +45,46 @@ def test_a_ray_sweep_survives_a_killed_run_and_a_killed_worker_with_the_results_
                 assert time.monotonic() < deadline
                 time.sleep(0.02)
         time.sleep(0.02)
-    said, _ = sweep.communicate(timeout=300)
+
+
+def end_with_ray(sweep: subprocess.Popen[str]) -> None:
+    """As by Ctrl-C, which ends the runs and Ray; then whatever is left of them."""
+    if sweep.poll() is None:
+        sweep.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            sweep.communicate(timeout=20)
+    with suppress(ProcessLookupError):
+        os.killpg(sweep.pid, signal.SIGKILL)
+    sweep.wait()
+
+
+@pytest.mark.timeout(300)  # some twenty processes, on a machine that may be busy
+def test_a_ray_sweep_survives_a_killed_run_and_a_killed_worker_with_the_results_of_a_local_one(
+    tmp_path: Path,
+) -> None:
+    methods = ["icarl", "endocil"]
+    file = write_sweep(
+        tmp_path,
+        set={"train.epochs": 5, "run.checkpoint_seconds": 0.0},
+        vary={"method": methods, "seed": [0, 1]},
+    )
+    folder = tmp_path / "on-ray"
+    typed = command("sweep", file, "-o", folder, "--ray", "auto", "--workers", "2", "--retries", "1")
+    # a session of its own: Ray's processes are in the sweep's group, and end with it
+    sweep = subprocess.Popen(
+        typed, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+    )
+    try:
+        deadline = time.monotonic() + 200
+        kill_a_run_and_a_worker(sweep, folder, deadline)
+        said, _ = sweep.communicate(timeout=max(1.0, deadline - time.monotonic()))
+    finally:
+        end_with_ray(sweep)
     assert sweep.returncode == 0, said
+    assert "starting Ray, or joining it" in said
     assert "4 finished, 0 left" in said
     attempts = "".join(path.read_text() for path in (folder / "logs").glob("*.log")).count("-- attempt")
-    assert attempts >= 4 + killed, "nothing was started again"
+    assert attempts >= 4 + 2, "nothing was started again"
     assert run_processes(folder) == {}
 
     local = endocil("sweep", file, "-o", tmp_path / "local", "--workers", "2")
@@ -73,4 +98,4 @@ def test_a_ray_sweep_survives_a_killed_run_and_a_killed_worker_with_the_results_
         "sweep", file, "-o", tmp_path / "gpus", "--ray", "auto", "--gpus-per-run", "99"
     )
     assert status == 1
-    assert "--gpus-per-run is 99, but the cluster has" in errors.splitlines()[-1]
+    assert "--gpus-per-run 99 fits on no machine of the cluster" in errors.splitlines()[-1]

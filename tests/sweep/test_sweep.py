@@ -5,20 +5,36 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 from small import SMALL, command, endocil, results, runs_in, write_sweep
 
-from endocil import run
+from endocil import EndocilError, run
+from endocil.sweep.cluster import Room, _refuse_silent, _refuse_too_much
 from endocil.sweep.folder import SweepFolder
 from endocil.sweep.progress import Board, Watch
-from endocil.sweep.worker import Job, Outcome, _command, work
+from endocil.sweep.running import refuse_copies
+from endocil.sweep.worker import Job, Outcome, _command, without_launcher, work
+
+# what a batch script sees of a job with four tasks: a run that took it at its word would wait for three others
+IN_A_SLURM_JOB = {
+    "SLURM_PROCID": "0",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "0",
+    "SLURM_NTASKS": "4",
+    "SLURM_NTASKS_PER_NODE": "4",
+    "SLURM_NNODES": "1",
+    "SLURM_JOB_ID": "1",
+}
+EPOCHS = 60  # of each task: enough that a run is never at its end before a starved machine lets the test look at it
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and locks of POSIX")
 
@@ -78,11 +94,17 @@ def stopped(folder: Path) -> bool:
 
 
 def test_an_interrupted_sweep_leaves_no_process_behind_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    settings = {"train.epochs": 16, "run.checkpoint_seconds": 0.0}
+    settings = {"train.epochs": EPOCHS, "run.checkpoint_seconds": 0.0}
     file, folder = write_sweep(tmp_path, set=settings, vary={"seed": [3]}), tmp_path / "out"
     typed, deadline, seen = command("sweep", file, "-o", folder), time.monotonic() + 200, 0
     for how in (signal.SIGINT, signal.SIGKILL):
-        sweep = subprocess.Popen(typed, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        sweep = subprocess.Popen(
+            typed,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | IN_A_SLURM_JOB,
+        )
         while (
             now := sum(path.read_text().count('"epoch"') for path in folder.glob("*/events.jsonl"))
         ) <= seen:
@@ -102,7 +124,9 @@ def test_an_interrupted_sweep_leaves_no_process_behind_and_the_same_command_goes
         assert not list(folder.glob("*/metrics.json")), "the run ended before it was stopped"
     assert endocil("sweep", file, "-o", folder)[0] == 0
     (name,) = runs_in(folder)
-    assert results(folder) == alone(tmp_path / "alone", name, seed=3, train={**SMALL["train"], "epochs": 16})
+    assert results(folder) == alone(
+        tmp_path / "alone", name, seed=3, train={**SMALL["train"], "epochs": EPOCHS}
+    )
 
 
 def job_in(folder: Path) -> Job:
@@ -137,6 +161,91 @@ def test_a_run_that_was_killed_before_it_began_is_begun_again(tmp_path: Path) ->
     assert list(job.folder.iterdir()) == []  # which `run` asks for
     (job.folder / "settings.toml").write_text("")
     assert _command(job) == ["resume", str(job.folder)]
+
+
+def test_what_the_system_refuses_costs_a_run_and_not_the_sweep(tmp_path: Path) -> None:
+    job = job_in(tmp_path)
+    job.settings.write_text("")
+    job.log.mkdir()  # so that it cannot be written
+    outcome = work(job, 1)
+    assert outcome.error.startswith("it could not be run on ")
+    assert "one.log" in outcome.error
+
+
+def test_the_variables_of_a_launcher_are_dropped_and_no_others() -> None:
+    kept = {"PATH": "/bin", "RANKING": "1", "CUDA_VISIBLE_DEVICES": "0"}
+    torchrun = {
+        "TORCHELASTIC_RUN_ID": "a",
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+        "GROUP_RANK": "0",
+        "NODE_RANK": "0",
+    }
+    torchrun |= {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "1"}
+    torchrun |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    assert without_launcher(kept | IN_A_SLURM_JOB | torchrun) == kept
+
+
+def test_a_sweep_speaks_whatever_rank_the_environment_gives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "3")
+    _, said, _ = endocil("sweep", write_sweep(tmp_path), "-o", tmp_path / "out", "--dry-run")
+    assert said.splitlines()[-1] == "1 runs"
+
+
+@pytest.mark.parametrize(
+    ("variables", "launcher"),
+    [
+        ({"SLURM_STEP_NUM_TASKS": "4", "SLURM_PROCID": "1"}, "srun"),
+        ({"TORCHELASTIC_RUN_ID": "a", "WORLD_SIZE": "4", "RANK": "0"}, "torchrun"),
+    ],
+)
+def test_a_sweep_that_a_launcher_starts_several_times_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], launcher: str
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    status, _, errors = endocil("sweep", write_sweep(tmp_path), "-o", tmp_path / "out")
+    assert status == 1
+    assert f"{launcher} has started 4 processes of this sweep; start it once" in errors
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_launcher_that_starts_a_sweep_once_is_none_of_its_business() -> None:
+    refuse_copies({"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "4", "WORLD_SIZE": "4"})
+
+
+def test_two_sweeps_in_one_folder_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    with SweepFolder(folder).locked():
+        status, _, errors = endocil("sweep", write_sweep(tmp_path), "-o", folder)
+    assert status == 1
+    assert f"another sweep is working in {folder}; let it finish" in errors
+    assert [path.name for path in folder.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_an_address_where_no_ray_answers_is_refused_at_once(scheme: str) -> None:
+    with socket.socket() as taken:  # bound, and nobody listens
+        taken.bind(("127.0.0.1", 0))
+        with pytest.raises(EndocilError, match=r"--ray .*: nobody answers there"):
+            _refuse_silent(f"{scheme}127.0.0.1:{taken.getsockname()[1]}")
+        taken.listen()
+        _refuse_silent(f"{scheme}127.0.0.1:{taken.getsockname()[1]}")
+    _refuse_silent("auto")
+
+
+def test_a_run_must_fit_on_one_machine_of_the_cluster() -> None:
+    def machine(cpus: float, gpus: float, *, alive: bool = True) -> dict:
+        return {"Alive": alive, "Resources": {"CPU": cpus, **({"GPU": gpus} if gpus else {})}}
+
+    machines = [machine(2, 0), machine(2, 1), machine(8, 8, alive=False)]
+    cluster = SimpleNamespace(nodes=lambda: machines)
+    _refuse_too_much(cluster, Room(2, 1))
+    for cpus, gpus in ((4, 0), (1, 2)):
+        with pytest.raises(EndocilError, match=r"fits on no machine .*2 CPUs and 0 GPUs, 2 CPUs and 1 GPUs"):
+            _refuse_too_much(cluster, Room(cpus, gpus))
 
 
 def write_events(job: Job, *events: dict) -> None:

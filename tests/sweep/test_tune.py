@@ -68,6 +68,14 @@ def test_tuning_predicts_validation_images_alone_and_its_runs_stay_out_of_the_le
             {"search": RATES, "settings": ["tiny.toml", "smoke"], "set": {"scenario.validation": 0.2}},
             "tune each data set alone",
         ),
+        (
+            {
+                "search": RATES,
+                "set": {"scenario.validation": 0.2, "method.name": "finetune"},
+                "metric": "nearest_mean.acc_avg",
+            },
+            "the method 'finetune' keeps none; set metric = \"softmax.acc_avg\"",
+        ),
     ],
 )
 def test_what_cannot_be_tuned_is_refused_with_the_way_out(tmp_path: Path, content: dict, words: str) -> None:
@@ -83,6 +91,35 @@ def test_a_sweep_refuses_a_search_and_a_run_refuses_to_validate_without_images(t
     assert "'endocil tune' takes" in refused
     with pytest.raises(EndocilError, match=r"no validation image.*scenario\.validation"):
         run({**SMALL, "run": {"evaluate": "validation"}}, tmp_path / "run")
+
+
+def test_a_metric_without_a_value_is_an_error_and_gives_no_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_sweep(tmp_path, set={"scenario.validation": 0.3}, search=RATES, metric="softmax.af")
+    folder = tmp_path / "out"
+    folder.mkdir()
+    (folder / "best.toml").write_text("of an earlier metric")
+    without = SimpleNamespace(metrics={"softmax": {"af": None}})  # such as the forgetting of a single task
+    monkeypatch.setattr("endocil.sweep.running.run_all", lambda *arguments: [])
+    monkeypatch.setattr("endocil.run_folder.RunFolder.finished", lambda self: True)
+    monkeypatch.setattr("endocil.report.read_run", lambda path: without)
+    status, _, errors = endocil("tune", file, "-o", folder)
+    assert status == 1
+    assert "metric 'softmax.af' has no value in any of the runs" in errors
+    assert not (folder / "best.toml").exists()
+    listed = list(csv.DictReader((folder / "tuning.csv").open(encoding="utf-8")))
+    assert [row["rank"] for row in listed] == ["", ""]
+
+
+@pytest.mark.parametrize(("chosen", "kept"), [({"run.threads": 2}, 2), ({}, None)])
+def test_the_best_settings_keep_the_threads_of_the_user_and_not_those_of_the_sweep(
+    tmp_path: Path, chosen: dict, kept: int | None
+) -> None:
+    asked = read_sweep(write_sweep(tmp_path, settings="smoke", set=chosen, search=RATES))
+    runs = plan(asked, tmp_path, (), points(asked))
+    assert {one.settings.run.threads for one in runs} == {kept or 1}
+    assert ranked(runs, {}, "softmax.acc_avg")[0].settings().run.threads == kept
 
 
 @pytest.mark.parametrize(("metric", "first"), [("softmax.acc_avg", 0.1), ("softmax.af", 0.001)])

@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from endocil.commands.common import Overrides, console, fail, say
+from endocil.commands.common import Overrides, fail
 from endocil.errors import EndocilError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from endocil.sweep.folder import SweepFolder
     from endocil.sweep.plan import Planned
     from endocil.sweep.running import How
@@ -35,7 +37,9 @@ OnRay = Annotated[
     typer.Option("--ray", metavar="auto|ADDRESS", help="On Ray: auto joins or starts it on this machine."),
 ]
 Gpus = Annotated[float, typer.Option("--gpus-per-run", min=0.0, help="With --ray; 0.5: two runs on a GPU.")]
-Cpus = Annotated[float, typer.Option("--cpus-per-run", min=0.0, help="With --ray.")]
+Cpus = Annotated[
+    float, typer.Option("--cpus-per-run", min=0.0, help="With --ray; sets no threads: set run.threads.")
+]
 
 
 def sweep(
@@ -102,13 +106,30 @@ def tune(
     validating = [*(changes or ()), "run.evaluate=validation"]
     runs = plan(asked, file.parent, validating, tuning.points(asked))
     tuning.refuse_without_validation(runs)
+    tuning.refuse_without_value(runs, asked.metric)
     folder = SweepFolder(output or Path("runs", file.stem))
     if dry_run:
         _list(folder, runs, {})
         return
     failed = _run_all(folder, runs, how, None)
-    _show_ranking(folder, runs, asked.metric)
+    best = _best(folder, runs, asked.metric)
     _end(failed)
+    if best is None:
+        raise EndocilError(
+            f"metric '{asked.metric}' has no value in any of the runs, so none is best; choose another metric"
+        )
+    say(f"best settings: {best}")
+
+
+def console() -> "Console":
+    """A sweep is one process and speaks, even where a launcher's variables make it look like one of many."""
+    from rich.console import Console
+
+    return Console()
+
+
+def say(text: str) -> None:
+    console().print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def _kept(runs: "list[Planned]", into: Path | None) -> dict[str, Path]:
@@ -149,7 +170,8 @@ def _show_results(folder: "SweepFolder", runs: "list[Planned]") -> None:
         say(folder.write_page(source, finished, alone=len(records) == 1))
 
 
-def _show_ranking(folder: "SweepFolder", runs: "list[Planned]", metric: str) -> None:
+def _best(folder: "SweepFolder", runs: "list[Planned]", metric: str) -> Path | None:
+    """Shows the ranking, and writes the best settings where a candidate has a value."""
     from endocil.files import write_atomically
     from endocil.report import read_run
     from endocil.sweep import tuning
@@ -159,9 +181,12 @@ def _show_ranking(folder: "SweepFolder", runs: "list[Planned]", metric: str) -> 
     table = tuning.table(candidates, metric)
     say(f"\n{table.text()}")
     write_atomically(folder.path / "tuning.csv", table.csv())
-    if candidates and candidates[0].mean is not None:
-        write_atomically(folder.path / "best.toml", candidates[0].settings().to_toml())
-        say(f"best settings: {folder.path / 'best.toml'}")
+    best = folder.path / "best.toml"
+    if not candidates or candidates[0].mean is None:
+        best.unlink(missing_ok=True)  # that of an earlier metric
+        return None
+    write_atomically(best, candidates[0].settings().to_toml())
+    return best
 
 
 def _end(failed: "list[Outcome]") -> None:

@@ -36,21 +36,21 @@ class Batch:
         drawn = torch.rand(len(self.batch_labels), columns, generator=generator(int(seed), *place, purpose))
         return drawn[self.start : self.start + len(self)].to(self.images.device)
 
-    def pieces(self, n: int) -> "tuple[Batch, ...]":
-        """Cut into at most n pieces of about the same size."""
-        if n == 1:
-            return (self,)
-        size = max(1, -(-len(self) // n))
-        return tuple(self._piece(start, size) for start in range(0, max(1, len(self)), size))
+    def pieces(self, n: int, processes: int = 1) -> "tuple[Batch, ...]":
+        """Cut into n pieces of about the same size, or fewer, so that none of the whole batch has a single image.
 
-    def _piece(self, start: int, size: int) -> "Batch":
-        mine = slice(start, start + size)
+        As many in every process: batch norm waits for all of them, piece by piece."""
+        n = max(1, min(n, len(self.batch_labels) // (2 * processes)))
+        return tuple(self.part(share_of(len(self), i, n)) for i in range(n)) if n > 1 else (self,)
+
+    def part(self, mine: slice) -> "Batch":
+        """Some of these images, one after the other."""
         return replace(
             self,
             images=self.images[mine],
             labels=self.labels[mine],
             from_memory=self.from_memory[mine],
-            start=self.start + start,
+            start=self.start + mine.start,
         )
 
 

@@ -65,7 +65,20 @@ def build_backbone(
 
 
 def compile_backbones(network: nn.Module) -> None:
-    """Let torch.compile translate every backbone in a network when it is next called; names and values stay."""
+    """Let torch.compile translate every backbone in a network when it is next called; names and values stay.
+
+    Stage by stage where there are stages: MEMO and MRFA do something between them."""
     for module in network.modules():
-        if hasattr(module, "n_features") and module._compiled_call_impl is None:
-            module.compile()
+        for part in _compiled_parts(module):
+            if part._compiled_call_impl is None:
+                part.compile()
+
+
+def _compiled_parts(module: nn.Module) -> list[nn.Module]:
+    if isinstance(module, LastBlocks):
+        return list(module)
+    stages: Mapping[str, Sequence[nn.Module]] = getattr(module, "stages", {})
+    if stages:
+        return [part for parts in stages.values() for part in parts if any(part.children())]
+    divided = any(hasattr(part, "stages") for part in module.modules())
+    return [module] if hasattr(module, "n_features") and not divided else []

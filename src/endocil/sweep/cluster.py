@@ -5,6 +5,7 @@ A run whose Ray worker dies is started again by Ray and goes on from its last ch
 
 import logging
 import os
+import socket
 from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from endocil.errors import EndocilError
 from endocil.sweep.worker import Job, Outcome, work
 
 DEATHS = 3  # of its Ray worker that a run survives
+ANSWER = 5.0  # seconds that a cluster has to answer in
+CLIENT_PORT = 10001  # that of ray:// addresses without one
 
 
 @dataclass(frozen=True)
@@ -52,23 +55,42 @@ def _connected(address: str) -> Any:
         import ray  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
         raise EndocilError("--ray needs the package ray: pip install 'endocil[ray]'") from error
+    # without an address Ray joins the cluster of this variable, or one that runs on this machine, or else starts one
+    _refuse_silent(os.environ.get("RAY_ADDRESS", address) if address == "auto" else address)
     quiet: Any = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
     try:
-        # without an address Ray joins a cluster that runs on this machine, or else starts one
         ray.init(address=None if address == "auto" else address, **quiet)
     except (ConnectionError, ValueError, RuntimeError) as error:
         raise EndocilError(f"--ray {address}: {str(error).splitlines()[0]}") from error
     return ray
 
 
+def _refuse_silent(address: str) -> None:
+    """Ray itself tries for minutes to reach an address where nobody listens."""
+    scheme, _, place = address.rpartition("://")
+    host, _, port = place.rpartition(":")
+    if scheme == "ray" and not port.isdigit():
+        host, port = place, str(CLIENT_PORT)
+    if not host or not port.isdigit():
+        return  # a word such as auto or local
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
+    except (OSError, OverflowError) as error:
+        raise EndocilError(
+            f"--ray {address}: nobody answers there ({error}); is Ray running, and is this its address?"
+        ) from error
+
+
 def _refuse_too_much(ray: Any, room: Room) -> None:
-    """A run that fits nowhere would wait for ever."""
-    there = ray.cluster_resources()
-    for name, key, wanted in (("cpus", "CPU", room.cpus), ("gpus", "GPU", room.gpus)):
-        if wanted > there.get(key, 0.0):
-            raise EndocilError(
-                f"--{name}-per-run is {wanted:g}, but the cluster has {there.get(key, 0.0):g} in all; ask for less"
-            )
+    """A run that fits on no machine would wait for ever: it cannot be spread over several."""
+    machines = [one["Resources"] for one in ray.nodes() if one["Alive"]]
+    sizes = sorted({(one.get("CPU", 0.0), one.get("GPU", 0.0)) for one in machines})
+    if not any(cpus >= room.cpus and gpus >= room.gpus for cpus, gpus in sizes):
+        there = ", ".join(f"{cpus:g} CPUs and {gpus:g} GPUs" for cpus, gpus in sizes)
+        raise EndocilError(
+            f"a run with --cpus-per-run {room.cpus:g} and --gpus-per-run {room.gpus:g} fits on no machine of the "
+            f"cluster (machines with {there}); ask for less"
+        )
 
 
 def _outcome(ray: Any, done: Any, job: Job) -> Outcome:

@@ -2,12 +2,14 @@
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from endocil.errors import EndocilError
 from endocil.files import write_atomically
+from endocil.locking import lock
 from endocil.report import RunRecord, read_run, write_page
 from endocil.run_folder import RunFolder
 from endocil.settings import load_settings
@@ -18,6 +20,17 @@ from endocil.sweep.worker import Job
 @dataclass(frozen=True)
 class SweepFolder:
     path: Path
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One sweep at a time works here, where the system can lock files: two would begin the same runs."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("ab") as file:
+            if lock(file, wait=False) == "taken":
+                raise EndocilError(
+                    f"another sweep is working in {self.path}; let it finish, or choose another folder with -o"
+                )
+            yield
 
     def run(self, planned: Planned) -> RunFolder:
         """A run is known by its digest: it keeps its folder when the sweep file changes and names others."""

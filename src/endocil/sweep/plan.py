@@ -33,6 +33,7 @@ class Planned:
     source: str  # the settings it comes from, by their short name
     settings: Settings  # complete
     varied: Changes  # what sets it apart in its block
+    threads_chosen: bool  # by the user; otherwise one, because many runs share a machine
 
     @cached_property
     def name(self) -> str:
@@ -96,9 +97,9 @@ def plan(
             common = [one for key, value in block.set.items() for one in assigned(key, value)]
             given = [override(key, value) for key, value in (*common, *varied)]
             settings = load_settings(_located(source, here), [*given, *overrides])
-            if settings.run.threads is None:
-                settings = load_settings(settings, ["run.threads=1"])
-            one = Planned(Path(source).stem, complete(settings), varied)
+            chosen = settings.run.threads is not None
+            settings = settings if chosen else load_settings(settings, ["run.threads=1"])
+            one = Planned(Path(source).stem, complete(settings), varied, chosen)
             found.setdefault(one.digest, one)
     return list(_taking_turns(found.values()))
 

@@ -1,6 +1,7 @@
 """The runs of a sweep that are not finished, one after another or side by side, shown while they go."""
 
-from collections.abc import Callable, Generator, Sequence
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,18 @@ class How:
         return on_ray(jobs, self.ray, self.room, self.retries, self.workers)
 
 
+def refuse_copies(environment: Mapping[str, str]) -> None:
+    """A launcher that starts a sweep several times would run the same runs several times. In a batch script of Slurm
+    that starts it without srun there is one, however many tasks the job has."""
+    torchrun = environment.get("WORLD_SIZE", "1") if "TORCHELASTIC_RUN_ID" in environment else "1"
+    for launcher, copies in (("torchrun", torchrun), ("srun", environment.get("SLURM_STEP_NUM_TASKS", "1"))):
+        if copies != "1":
+            raise EndocilError(
+                f"{launcher} has started {copies} processes of this sweep; start it once: without torchrun, and in "
+                "Slurm without srun or by srun --ntasks=1. It starts its runs itself"
+            )
+
+
 def run_all(
     folder: SweepFolder,
     runs: Sequence[Planned],
@@ -44,6 +57,18 @@ def run_all(
     finished: Callable[[Path], None] = lambda run: None,
 ) -> list[Outcome]:
     """Run what is not finished and return what failed. `finished` is told of every finished run, once."""
+    refuse_copies(os.environ)
+    with folder.locked():
+        return _run_left(folder, runs, how, console, finished)
+
+
+def _run_left(
+    folder: SweepFolder,
+    runs: Sequence[Planned],
+    how: How,
+    console: Console,
+    finished: Callable[[Path], None],
+) -> list[Outcome]:
     left = [one for one in runs if folder.state(one) != "finished"]
     for one in runs:
         if one not in left:
@@ -52,7 +77,10 @@ def run_all(
     workers = how.workers or default_workers(left)
     at_a_time = f"{workers} at a time" if how.ray is None else "on Ray"
     done = f"{len(runs)} runs, {len(runs) - len(left)} of them finished before"
-    console.print(f"{done}; {at_a_time}, in {folder.path}", highlight=False, markup=False, soft_wrap=True)
+    told = [f"{done}; {at_a_time}, in {folder.path}"]
+    if jobs and how.ray is not None:
+        told.append("starting Ray, or joining it" if how.ray == "auto" else f"connecting to Ray at {how.ray}")
+    console.print("\n".join(told), highlight=False, markup=False, soft_wrap=True)
     # closing: however this ends, the runs end first
     with closing(how.on(jobs, workers)) as outcomes, Board(console, jobs, workers) as board:
         for outcome in outcomes if jobs else ():

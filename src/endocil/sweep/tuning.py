@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from endocil.errors import EndocilError
+from endocil.methods import method_class
 from endocil.metrics import METRICS
 from endocil.report.grouping import flat
 from endocil.report.names import written
@@ -74,6 +75,17 @@ def refuse_without_validation(runs: Sequence[Planned]) -> None:
         )
 
 
+def refuse_without_value(runs: Sequence[Planned], name: str) -> None:
+    """Nothing is nearest to the means of exemplars that nobody keeps: known before anything is run."""
+    head, metric = head_and_metric(name)
+    for method in (one.settings.method.name for one in runs):
+        if head == "nearest_mean" and not method_class(method).replay:
+            raise EndocilError(
+                f"metric '{name}' needs exemplars, and the method '{method}' keeps none; "
+                f'set metric = "softmax.{metric}" or leave the method out'
+            )
+
+
 @dataclass(frozen=True)
 class Candidate:
     """Settings that differ in the seed alone, and their runs."""
@@ -83,13 +95,13 @@ class Candidate:
 
     @property
     def mean(self) -> float | None:
-        known = [value for value in self.values if value is not None]
+        known = [value for value in self.values if value is not None and math.isfinite(value)]
         return sum(known) / len(known) if known and len(known) == len(self.runs) else None
 
     def settings(self) -> Settings:
-        """What `endocil run` takes: the first seed's, evaluated on the test part as ever."""
+        """What `endocil run` takes: the first seed's, evaluated on the test part as ever, without what tuning set."""
         values = self.runs[0].settings.model_dump(mode="json", exclude_none=True)
-        own = ("evaluate", "first_tasks")
+        own = ("evaluate", "first_tasks", *(() if self.runs[0].threads_chosen else ("threads",)))
         run = {key: value for key, value in values["run"].items() if key not in own}
         return load_settings({**values, "run": run})
 
@@ -109,7 +121,7 @@ def ranked(runs: Sequence[Planned], records: Mapping[str, RunRecord], name: str)
 
 
 def table(candidates: Sequence[Candidate], name: str) -> Table:
-    """What was tried, best first."""
+    """What was tried, best first; without a value there is no rank."""
     keys = list(dict.fromkeys(key for one in candidates for key, _ in one.runs[0].varied if key != "seed"))
     columns = (
         Column("rank", "Rank", True),
@@ -122,5 +134,5 @@ def table(candidates: Sequence[Candidate], name: str) -> Table:
         told = flat(one.runs[0].settings.model_dump(mode="json", exclude_none=True))
         shown: list[Cell] = [written(told.get(key)) for key in keys]
         value = spread(one.values) if one.mean is not None else None
-        rows.append((rank, *shown, len(one.values), value))
+        rows.append((None if value is None else rank, *shown, len(one.values), value))
     return Table(f"Validation results: {METRICS[name.partition('.')[2]]}", columns, tuple(rows))

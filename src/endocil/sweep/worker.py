@@ -16,6 +16,13 @@ from endocil.run_folder import RunFolder
 # what a run writes before settings.toml makes it a run
 BEGUN = ("split.csv", "leaks.json", "data.json", "environment.json")
 
+# by these torchrun and Slurm tell a process which of many it is
+LAUNCHER_PREFIXES = ("SLURM_", "TORCHELASTIC_")
+LAUNCHER_NAMES = (
+    *("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
+    *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
+)
+
 
 @dataclass(frozen=True)
 class Job:
@@ -39,19 +46,36 @@ class Outcome:
 def work(job: Job, retries: int, stopped: Callable[[], bool] = lambda: False) -> Outcome:
     """Run to the end, from the last checkpoint where there is one; a failed run is tried again."""
     began = time.monotonic()
+    try:
+        error = _error(job, retries, stopped)
+    except OSError as problem:  # a full disk, a log that cannot be written: the other runs go on
+        error = f"it could not be run on {platform.node()}: {problem}"
+    return Outcome(job, time.monotonic() - began, error)
+
+
+def _error(job: Job, retries: int, stopped: Callable[[], bool]) -> str:
+    """Why the run is not finished; empty where it is."""
     if not job.settings.is_file():
-        error = (
+        return (
             f"{job.settings} cannot be seen on {platform.node()}: the folder must be shared by all machines"
         )
-        return Outcome(job, 0.0, error)
     status = None
     for attempt in range(1 + retries):
         if stopped() or status == 0:
             break
         status = _attempt(job, attempt, stopped)
-    seconds = time.monotonic() - began
     finished = status == 0 and RunFolder(job.folder).finished()
-    return Outcome(job, seconds, "" if finished else _last_words(job.log, status))
+    return "" if finished else _last_words(job.log, status)
+
+
+def without_launcher(environment: Mapping[str, str]) -> dict[str, str]:
+    """A run is alone, whatever has started the sweep or the Ray worker: with a launcher's variables it would wait for
+    processes that nobody starts."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in LAUNCHER_NAMES and not name.startswith(LAUNCHER_PREFIXES)
+    }
 
 
 def _attempt(job: Job, attempt: int, stopped: Callable[[], bool]) -> int:
@@ -66,7 +90,7 @@ def _attempt(job: Job, attempt: int, stopped: Callable[[], bool]) -> int:
             stdout=log,
             stderr=subprocess.STDOUT,
             cwd=job.here,
-            env={**os.environ, **job.environment},
+            env={**without_launcher(os.environ), **job.environment},
             start_new_session=True,  # Ctrl-C in the terminal comes to the sweep alone, which then ends its runs
         )
         try:
