@@ -8,7 +8,6 @@ same pixels waits for the first and takes its result.
 
 import json
 import os
-import sys
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
@@ -28,13 +27,10 @@ from endocil.images.table import ImageTable
 from endocil.images.unfinished import Unfinished
 from endocil.locking import lock
 
-if sys.platform != "win32":
-    pass
-
 Progress = Callable[[int, int], None]  # (images done, images in all)
 Unreadable = tuple[tuple[str, str], ...]  # (id, reason)
 
-_SAMPLES = 256  # rows whose checksum is compared when the cache is opened
+_SAMPLES = 64  # rows whose checksum is compared when the cache is opened
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +95,7 @@ class _Stored:
             pixels = np.load(self.pixels, mmap_mode="r", allow_pickle=False)
             facts = json.loads(self.facts.read_text(ENCODING, ENCODING_ERRORS))
             fits = pixels.shape == self.shape and pixels.dtype == np.uint8
-            if not fits or facts["checksum"] != _checksum(pixels):
+            if not fits or facts["checksum"] != _checksum(self.pixels, pixels):
                 return None
             return _as_tensor(pixels), tuple((name, reason) for name, reason in facts["unreadable"])
         except (OSError, ValueError, KeyError, TypeError, EOFError):
@@ -134,7 +130,7 @@ class _Stored:
                     progress(unfinished.done, len(table))
             unfinished.move_to(temporary)
         stored = np.load(self.pixels, mmap_mode="r", allow_pickle=False)
-        write_json(self.facts, {"checksum": _checksum(stored), "unreadable": unfinished.unreadable})
+        write_json(self.facts, {"checksum": _checksum(self.pixels, stored), "unreadable": unfinished.unreadable})
         unfinished.remove()
         return _as_tensor(stored), tuple(unfinished.unreadable)
 
@@ -157,11 +153,15 @@ def _as_tensor(pixels: np.ndarray) -> Tensor:
         return torch.from_numpy(pixels)
 
 
-def _checksum(pixels: np.ndarray) -> int:
-    """Of rows spread evenly: cheap at any size, and it sees a file that was cut, zeroed or overwritten."""
-    checksum = 0
-    for row in np.linspace(0, len(pixels) - 1, min(_SAMPLES, len(pixels))).astype(np.int64):
-        checksum = zlib.crc32(pixels[row].tobytes(), checksum)
+def _checksum(path: Path, pixels: np.memmap) -> int:
+    """Of rows spread evenly: cheap at any size, and it sees a file that was cut, zeroed or overwritten.
+
+    Read from the file, not through its map: a disk is asked for a row at once and not page by page."""
+    each, checksum = prod(pixels.shape[1:]), 0
+    with open(path, "rb", buffering=0) as file:
+        for row in np.linspace(0, len(pixels) - 1, min(_SAMPLES, len(pixels))).astype(np.int64):
+            file.seek(pixels.offset + int(row) * each)
+            checksum = zlib.crc32(file.read(each), checksum)
     return checksum
 
 

@@ -19,6 +19,7 @@ from queue import SimpleQueue
 import numpy as np
 
 from endocil.errors import EndocilError
+from endocil.images.direct import aligned
 from endocil.images.table import Reader, UnreadableImageError
 
 Chunk = tuple[
@@ -77,7 +78,7 @@ def _of_script(reader: object) -> bool:
 
 def read_many(reader: Reader, ids: Sequence[str], size: int) -> Chunk:
     """The pixels of these images, black where unreadable, and (id, reason) of the unreadable ones."""
-    pixels = np.empty((len(ids), size, size, 3), np.uint8)
+    pixels = aligned((len(ids), size, size, 3))
     unreadable = []
     for row, image_id in enumerate(ids):
         try:
