@@ -44,6 +44,7 @@ BLOCKS = [
         "run_folder",
         "run_learner",
         "experiment",
+        "bundle",
         "display",
         "sweep",
         "commands",
