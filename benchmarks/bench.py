@@ -26,7 +26,7 @@ from endocil.images.cache import load_images
 
 Row = training.Row
 HEAD = "| what | ratio | remark |\n|---|---:|---|"
-LONGER = ("network.width=32", "train.epochs=60")  # starting a process must not be what a sweep measures
+LONGER = ("network.width=32", "train.epochs=20")  # starting a process must not be what a sweep measures
 QUICK = training.Size(rounds=6, batches=3)
 
 
@@ -81,7 +81,7 @@ def rows(quick: bool, peers_python: str | None = None) -> Iterator[Row]:
     yield from of_training(quick)
     yield from of_selection(quick, peers_python)
     yield from of_cache(*((200, 3) if quick else (2000, 5)))
-    yield from of_first_task(1 if quick else 3)
+    yield from of_first_task(1 if quick else 2)
 
 
 def write(found: Iterator[Row], say: Callable[[str], None]) -> None:

@@ -29,6 +29,7 @@ from endocil.run_folder import RunFolder, new_folder
 from endocil.run_learner import build_learner, remarks, sharing_cores
 from endocil.scenario import TRAIN, Task
 from endocil.settings import Settings, load_settings
+from endocil.tracking import for_tensorboard, refuse_missing_package
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -59,6 +60,8 @@ def run(
     chosen = load_settings(settings)
     here = RunFolder(Path(folder) if folder else new_folder(chosen))
     here.refuse_used()
+    if chosen.run.tensorboard:
+        refuse_missing_package()
     parts = assemble(sharing_cores(chosen, devices), progress)
     found = preflight(parts)
     found.refuse_problems()
@@ -96,9 +99,18 @@ def resume(
 
 def _go(parts: Parts, here: RunFolder, fabric: "Fabric", checkpoint: Checkpoint | None, show: Show) -> Result:
     """From the checkpoint, or from the beginning, to the end."""
-    journal = Journal(here.events, show, silent=fabric.global_rank > 0)
+    first = fabric.global_rank == 0
+    with for_tensorboard(here, show, wanted=first and parts.settings.run.tensorboard) as shown:
+        _learn(parts, here, fabric, checkpoint, Journal(here.events, shown, silent=not first))
+    return by_one(fabric, lambda: _finish(here, len(parts.scenario.tasks)))
+
+
+def _learn(
+    parts: Parts, here: RunFolder, fabric: "Fabric", checkpoint: Checkpoint | None, journal: Journal
+) -> None:
+    """Every task that is not learned yet."""
     past = journal.cut_back(checkpoint.events if checkpoint else 0)
-    show(
+    journal.show(
         {
             "event": "plan",
             "images": planned_images(parts),
@@ -116,7 +128,6 @@ def _go(parts: Parts, here: RunFolder, fabric: "Fabric", checkpoint: Checkpoint 
         learner.learn(task, new, checkpoint if halfway else None)
         _write_task(parts, here, task, fabric)
         learner.save(Position(task.index + 1))
-    return by_one(fabric, lambda: _finish(here, len(tasks)))
 
 
 def _finish(here: RunFolder, tasks: int) -> Result:

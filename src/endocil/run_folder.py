@@ -2,13 +2,13 @@
 
 import itertools
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from safetensors.torch import save
 
@@ -20,6 +20,7 @@ from endocil.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from endocil.assembly import Parts, Progress
+    from endocil.report.gallery import Gallery
     from endocil.scenario import Task
 
 SPLIT_HEADER = ("image", "class", "task", "part", "group", "source")
@@ -45,7 +46,11 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """One process at a time works on a run, where the system can lock files."""
         with (self.path / ".lock").open("ab") as file:
-            if lock(file, wait=False) == "taken":
+            for rest in (0.2, 0.2, 0.0):  # 'endocil watch' holds it for a moment, to see whether it is free
+                if lock(file, wait=False) != "taken":
+                    break
+                time.sleep(rest)
+            else:
                 raise EndocilError(f"another process is working on the run {self.path}; let it finish")
             yield
 
@@ -135,19 +140,31 @@ class RunFolder:
         title = f"endocil run {self.path.name}"
         write_page([read_run(self.path)], self.page, title=title, gallery=gallery)
 
-    def gallery(self, per_class: int = 5) -> dict[str, list[tuple[str, np.ndarray]]]:
-        """The first choices of each class at the end of the run: (image, pixels)."""
-        from endocil.assembly import images_and_scenario
+    def gallery(self, per_class: int = 5) -> "Gallery":
+        """The first choices of each class at the end of the run, under the run's name."""
+        from endocil.assembly import kept_table
+        from endocil.images.cache import load_images
+        from endocil.report.gallery import Exemplar
 
         files = sorted(self.path.glob("memory/task-*.csv"), key=lambda path: int(path.stem.partition("-")[2]))
-        images, _ = images_and_scenario(self.settings())
+        kept = [row for row in read_csv(files[-1]) if int(row["order"]) < per_class] if files else []
+        if not kept:
+            return {}
+        settings = self.settings()
+        images = load_images(
+            kept_table(settings), settings.data.size, skip_unreadable=settings.data.skip_unreadable
+        )
         row_of = {image: row for row, image in enumerate(images.table.ids)}
-        found: dict[str, list[tuple[str, np.ndarray]]] = {}
-        for record in read_csv(files[-1]) if files else []:
-            if int(record["order"]) < per_class:
-                pixels = images.gather(torch.tensor([row_of[record["image"]]]))[0].numpy()
-                found.setdefault(record["class"], []).append((record["image"], pixels))
-        return found
+        found: dict[str, list[Exemplar]] = {}
+        for row in kept:
+            if row["image"] not in row_of:
+                raise EndocilError(
+                    f"the exemplar {row['image']} of {self.path} is not among the images any more"
+                )
+            pixels = images.gather(torch.tensor([row_of[row["image"]]]))[0].numpy()
+            about = (row["image"], int(row["order"]), row["task"], row["group"], row["source"])
+            found.setdefault(row["class"], []).append(Exemplar(*about, pixels))
+        return {self.path.resolve().name: found}
 
 
 def _leaks(parts: "Parts", progress: "Progress | None") -> dict[str, float | int | None]:

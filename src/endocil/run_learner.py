@@ -25,6 +25,7 @@ NO_BITS = {
         "first_tasks",
         "gallery",
         "keep",
+        "tensorboard",
     },
     "network": {"weights"},  # its values count, not where they lie
     "train": {"weight_decay"},

@@ -101,6 +101,7 @@ class RunSettings(_Section):
     keep: bool = False  # keep the weights after each task and the first task's features, for figures
     evaluate: Literal["test", "validation"] = "test"  # the part that is predicted; validation: for tuning
     first_tasks: str | None = None  # a folder of first tasks that runs share; none: each trains its own
+    tensorboard: bool = False  # write event files for TensorBoard as the run learns
 
 
 class Settings(_Section):

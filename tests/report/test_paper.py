@@ -15,9 +15,10 @@ from endocil.report import places, reproduction
 from endocil.report.claims import claims, finding
 from endocil.report.ledger import Entry
 from endocil.report.paper import Place, ablation_rows, main_rows, paper
-from endocil.report.reproduction import judged
+from endocil.report.paper_tables import judged
 
 SIZES = [4, 3, 3, 3, 3]
+CLASSES = paper()["per_class"]["classes"]
 NOTHING_ELSE = "odd"  # an option that a method as it comes has not
 
 
@@ -34,7 +35,7 @@ def _entry(method: str, seed: int, last: float, **changes: Any) -> Entry:
     values = dict.fromkeys(TABLE_METRICS, last) | {"af": 100 - last, "balanced_last": last}
     acc = [last + 8, last + 6, last + 4, last + 2, last]
     metrics = {
-        "softmax": {**values, "acc": acc},
+        "softmax": {**values, "acc": acc, "per_class": {name: {"recall": last} for name, _ in CLASSES}},
         "classes": [str(i) for i in range(16)],
         "task_sizes": SIZES,
         "test_images": [0, 0, 0, 0, 2103],
@@ -210,13 +211,61 @@ def test_our_ranks_need_two_data_sets() -> None:
     assert "- Ours, 30 per class, 2 data sets: iCaRL 1.00, WA 2.00. Friedman 2.0" in text
 
 
-def test_the_command_writes_the_page_of_the_projects_ledger(tmp_path: Path) -> None:
+def test_every_number_of_the_papers_per_class_table_is_a_whole_number_of_images() -> None:
+    rows = paper()["per_class"]["rows"]
+    assert sum(n for _, n in CLASSES) == paper()["data"]["hyper-kvasir"]["test_images"]
+    for (_, values), mean in zip(rows, (66.92, 71.51), strict=True):
+        assert round(sum(values) / len(values), 2) == mean
+        for value, (_, n) in zip(values, CLASSES, strict=True):
+            assert round(100 * round(value * n / 100) / n, 2) == value
+
+
+def test_classes_stand_beside_those_of_the_paper() -> None:
+    ledger = [*_components(False, False, False, 60.0, 61.0), *_components(False, True, False, 66.0, 68.0)]
+    text = reproduction(_places(ledger))
+    assert "| Class | Test images | CE, our seeds: 2 | PRCBL, our seeds: 2 |" in text
+    # impacted-stool: 27 test images, so that half the interval of the images alone is 1.96 * 100 * sqrt(2 / 4 / 27)
+    assert (
+        "| impacted-stool | 27 | 100.00; 60.50 ± 0.71 (-39.50, worse) | 96.30; 67.00 ± 1.41 (-29.30, inside noise) |"
+        in text
+    )
+    table = text[text.index("## Table 4 of the paper") :]
+    assert table.splitlines()[4].startswith("Run: 16 of 16 rows; of their numbers ")
+
+
+def test_the_page_says_first_what_may_be_believed() -> None:
+    nothing = reproduction([])
+    assert "Nothing was run at the paper's scale, on none of its 4 data sets" in nothing
+    ledger = [
+        *_components(False, False, False, 60.0, 61.0, 62.0),
+        *_components(False, False, True, 58.0, 59.1, 60.0),
+    ]
+    text = reproduction(_places(ledger))
+    assert "Of the paper's 4 data sets 1 were run at its scale." in text
+    short = text[: text.index("## What was run")]
+    assert "| CFG alone, with cross-entropy, lowers Acc_last. | Hyper-Kvasir: holds | not run |" in short
+    assert "| With 30 exemplars per class EndoCIL has the highest Acc_last on all four data sets. |" in short
+    assert len([line for line in short.splitlines() if line.startswith("| ")]) == 1 + len(claims())
+
+
+def test_methods_are_told_by_their_seeds_and_those_that_were_not_run() -> None:
+    text = reproduction(_places([*_seeds("icarl", 73.0, 74.0), *_seeds("wa", 60.0)]))
+    [line] = [line for line in text.splitlines() if line.startswith("- hyper-kvasir: 2 seeds")]
+    assert line.startswith("- hyper-kvasir: 2 seeds: icarl; 1 seed: wa; not run: bic, der,")
+    assert "Run: 2 of 31 rows; of their numbers " in text
+
+
+def test_data_of_ones_own_is_told_with_all_that_differs() -> None:
+    [place] = _places(_seeds("icarl", 70.0, data__name="folder", train__epochs=30))
+    assert place.unlike == ("not one of the paper's data sets", "train.epochs 30 instead of 100")
+
+
+def test_the_projects_page_is_what_the_command_writes_from_its_ledger() -> None:
     ledger = Path(__file__).parents[2] / "docs" / "results"
-    file = tmp_path / "paper.md"
-    words = ["ledger", "paper", "--ledger", str(ledger), "-o", str(file)]
-    assert CliRunner().invoke(_application(), words, catch_exceptions=False).exit_code == 0
-    text = file.read_text("utf-8")
-    assert [line for line in text.splitlines() if line.startswith("## ")][:3] == [
-        "## What was run", "## The paper's claims", "## Table 2 of the paper",
-    ]  # fmt: skip
-    assert len([line for line in text.splitlines() if line.startswith("### ")]) == len(claims()) + 4
+    done = CliRunner().invoke(
+        _application(), ["ledger", "paper", "--ledger", str(ledger)], catch_exceptions=False
+    )
+    assert done.exit_code == 0
+    stored = (ledger / "README.md").read_text("utf-8")
+    assert stored == done.stdout, "run: endocil ledger paper -o docs/results/README.md"
+    assert len([line for line in stored.splitlines() if line.startswith("### ")]) == len(claims()) + 4

@@ -157,14 +157,18 @@ def _by_method(entries: Sequence[Entry]) -> list[Entries]:
 
 def _unlike(settings: Json, members: Sequence[Entry]) -> list[str]:
     facts = paper()["data"].get(settings["data"]["name"])
-    if facts is None:
-        return ["not one of the paper's data sets"]
     values, scale = flat(settings), paper()["scale"]
-    said = [
+    said = [] if facts else ["not one of the paper's data sets"]
+    said += [
         f"{key} {written(values.get(key))} instead of {written(wanted)}"
         for key, wanted in scale.items()
         if values.get(key, wanted) != wanted
     ]
+    return said + (_other_images(facts, members) if facts else [])
+
+
+def _other_images(facts: Json, members: Sequence[Entry]) -> list[str]:
+    said = []
     sizes, tested = _task_sizes(members), members[0].metrics["test_images"][-1]
     if list(sizes) != facts["increments"]:
         said.append(f"tasks of {written(list(sizes))} classes instead of {written(facts['increments'])}")

@@ -1,19 +1,14 @@
 """The reproduction ledger: what was run at which scale, the paper's claims, its numbers beside ours, and ranks."""
 
-import math
-import statistics
 from collections.abc import Sequence
 
-import numpy as np
-
 from endocil.report.claims import OPEN, claims, finding
-from endocil.report.ledger_tables import TICK, Entries, ledger_table
-from endocil.report.names import DASH
-from endocil.report.paper import Json, Place, Row, ablation_rows, main_rows, paper
-from endocil.report.tables import LOWER_IS_BETTER, Cell, Column, Table, metric_columns, spread
-from endocil.statistics import friedman, ranks, t_quantile
+from endocil.report.ledger_tables import ledger_table
+from endocil.report.paper import Json, Place, paper
+from endocil.report.paper_ranks import rank_lines
+from endocil.report.paper_tables import classes_table, components_table, main_table, splits
+from endocil.report.tables import Cell, Column, Table
 
-NORMAL = 1.96  # standard errors of a 95 % interval
 HOW = """\
 Ours is the mean ± sample standard deviation over seeds. The paper's number is one run of unknown seed and split, so a
 difference is *inside noise* when one more run of ours could give it: within the 95 % prediction interval over our
@@ -24,6 +19,7 @@ A claim *holds* when the 95 % t interval of the difference over the seeds that b
 every comparison it makes; it *does not hold* when one lies clearly on the other side (widened for the number of
 comparisons); otherwise it *cannot be said*. A difference above 0 is in favour of the
 claim; ± is half of its interval."""
+NOT_RUN = "not run"
 
 
 def reproduction(places: Sequence[Place]) -> str:
@@ -32,22 +28,70 @@ def reproduction(places: Sequence[Place]) -> str:
     parts = [
         "# The paper beside the ledger",
         f"Written by `endocil ledger paper`. The paper: {paper()['source']} {paper()['inferred']}",
-        HOW,
+        "## In short",
+        _in_short(ours, places),
         "## What was run",
         _what_was_run(places),
+        HOW,
         "## The paper's claims",
         JUDGED,
         *(_claim(i, claim, places) for i, claim in enumerate(claims(), 1)),
-        "## Table 2 of the paper",
+        "## Table 1 of the paper: the data",
+        splits(ours),
+        "## Table 2 of the paper: all methods",
         "The paper's number, then ours where it was run at the paper's scale.",
-        *(_main(data, ours.get(data)) for data in paper()["data"]),
+        *(
+            f"### {facts['name']}\n\n{main_table(data, ours.get(data))}"
+            for data, facts in paper()["data"].items()
+        ),
         "## Table 3 of the paper: the components",
-        _ablation(ours.get(paper()["ablation"]["data"])),
+        components_table(ours.get(paper()["ablation"]["data"])),
+        "## Table 4 of the paper: accuracy of each class",
+        f"On {paper()['data'][paper()['per_class']['data']]['name']} after the last task, without MDBR and CFG.",
+        classes_table(ours.get(paper()["per_class"]["data"])),
+        "## The paper's figures",
+        "They show no numbers to compare. `endocil figures RUN...` draws them from run folders, not from the ledger.",
         "## Ranks over data sets",
-        *_ranks(ours),
+        *rank_lines(ours),
         *_at_another_scale(places),
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _in_short(ours: dict[str, Place], places: Sequence[Place]) -> str:
+    """What may be believed, first: each claim with its verdicts."""
+    n = len(paper()["data"])
+    scale = (
+        f"Of the paper's {n} data sets {len(ours)} were run at its scale."
+        if ours
+        else f"Nothing was run at the paper's scale, on none of its {n} data sets: no number of the paper is "
+        f"reproduced here, and none is refuted. What was run at another scale shows how the methods compare "
+        f"there, no more."
+    )
+    columns = (
+        Column("number", "", True),
+        Column("claim", "The paper's claim"),
+        Column("here", "At the paper's scale"),
+        Column("elsewhere", "At another scale, which reproduces nothing"),
+    )
+    rows = tuple((i, claim["says"], *_verdicts(claim, places)) for i, claim in enumerate(claims(), 1))
+    return f"{scale}\n\n{Table('', columns, rows).markdown()}"
+
+
+def _verdicts(claim: Json, places: Sequence[Place]) -> tuple[str, str]:
+    here = [place for place in places if not place.unlike and place.data in claim["data"]]
+    told = [f"{paper()['data'][place.data]['name']}: {finding(claim, place).verdict}" for place in here]
+    absent = len(claim["data"]) - len(here)
+    told += [NOT_RUN if not here else f"{absent} {NOT_RUN}"] if absent else []
+    others = [f"{place.name}: {finding(claim, place).verdict}" for place in _elsewhere(claim, places)]
+    return "; ".join(told), "; ".join(others) or ("not asked" if not claim.get("elsewhere") else NOT_RUN)
+
+
+def _elsewhere(claim: Json, places: Sequence[Place]) -> list[Place]:
+    """Where a claim that is not about one data set alone can be looked at, too."""
+    if not claim.get("elsewhere"):
+        return []
+    return [place for place in places if place.unlike and finding(claim, place).run]
 
 
 def _at_another_scale(places: Sequence[Place]) -> list[str]:
@@ -62,19 +106,36 @@ def _at_another_scale(places: Sequence[Place]) -> list[str]:
 
 def _what_was_run(places: Sequence[Place]) -> str:
     columns = [Column("data", "Data"), Column("what", "What"), Column("methods", "Methods", True)]
-    columns += [Column("ablation", "Ablation rows", True), Column("seeds", "Seeds"), Column("scale", "Scale")]
+    columns += [Column("ablation", "Ablation rows", True), Column("scale", "Scale")]
     rows = tuple(map(_run_row, places))
     there = {place.data for place in places if not place.unlike}
     absent = [facts["name"] for data, facts in paper()["data"].items() if data not in there]
     not_run = f"Not run at the paper's scale: {', '.join(absent)}." if absent else ""
-    return f"{Table('', tuple(columns), rows).markdown()}\n{not_run}"
+    parts = [Table("", tuple(columns), rows).markdown(), "\n".join(map(_by_seeds, places)), not_run]
+    return "\n\n".join(part.strip() for part in parts)
+
+
+def _by_seeds(place: Place) -> str:
+    """Who was run with how many seeds, and which of the paper's methods was not."""
+    by_number: dict[int, list[str]] = {}
+    for one in place.methods:
+        by_number.setdefault(len(one.seeds), []).append(one.label)
+    told = [
+        f"{n} {'seed' if n == 1 else 'seeds'}: {', '.join(sorted(by_number[n]))}"
+        for n in sorted(by_number)[::-1]
+    ]
+    rows = sorted({len(one.seeds) for one in place.ablation})
+    told += [f"ablation rows: {' or '.join(map(str, rows))} seeds"] if rows else []
+    absent = sorted(
+        paper()["methods"].keys() - {one.first.settings["method"]["name"] for one in place.methods}
+    )
+    told += [f"{NOT_RUN}: {', '.join(absent)}"] if absent else []
+    return f"- {place.name}: {'; '.join(told)}."
 
 
 def _run_row(place: Place) -> tuple[Cell, ...]:
-    seeds = sorted({len(one.seeds) for one in (*place.methods, *place.ablation)})
-    told = str(seeds[0]) if len(seeds) == 1 else f"{seeds[0]} to {seeds[-1]}"
     scale = f"another: {'; '.join(place.unlike)}" if place.unlike else "the paper's"
-    return (place.name, place.described(), len(place.methods), len(place.ablation), told, scale)
+    return (place.name, place.described(), len(place.methods), len(place.ablation), scale)
 
 
 def _claim(number: int, claim: Json, places: Sequence[Place]) -> str:
@@ -82,118 +143,15 @@ def _claim(number: int, claim: Json, places: Sequence[Place]) -> str:
     for data in claim["data"]:
         place = next((one for one in places if one.data == data and not one.unlike), None)
         name = paper()["data"][data]["name"]
-        found = f"**{OPEN}**: not run" if place is None else _found(claim, place)
+        found = f"**{OPEN}**: {NOT_RUN}" if place is None else _found(claim, place)
         lines.append(f"- {name}, at the paper's scale: {found}.")
-    if claim.get("elsewhere"):
-        others = [place for place in places if place.unlike and finding(claim, place).run]
-        lines += [
-            f"- {place.name}, at another scale (no reproduction): {_found(claim, place)}." for place in others
-        ]
+    lines += [
+        f"- {place.name}, at another scale (no reproduction): {_found(claim, place)}."
+        for place in _elsewhere(claim, places)
+    ]
     return "\n".join(lines)
 
 
 def _found(claim: Json, place: Place) -> str:
     found = finding(claim, place)
     return f"**{found.verdict}**: {found.why}"
-
-
-def _main(data: str, place: Place | None) -> str:
-    rows = [row for row in main_rows() if row.data == data]
-    names = paper()["methods"]
-    cells = []
-    for row in rows:
-        ours = place.method(row.method, row.buffer) if place else None
-        cells.append((row.buffer, names[row.method]["name"], *_beside(row, ours)))
-    heads = (Column("buffer", "Buffer", True), Column("method", "Method"))
-    return f"### {paper()['data'][data]['name']}\n\n{_numbers(heads, cells)}"
-
-
-def _ablation(place: Place | None) -> str:
-    cells = []
-    for row in ablation_rows():
-        ours = place.components(row.components, row.buffer or 0) if place else None
-        cells.append((*(TICK if on else DASH for on in row.components), *_beside(row, ours)))
-    return _numbers(tuple(Column(name.lower(), name) for name in paper()["ablation"]["components"]), cells)
-
-
-def _numbers(heads: tuple[Column, ...], cells: Sequence[tuple[Cell, ...]]) -> str:
-    columns = (
-        *heads,
-        Column("seeds", "Our seeds"),
-        *(Column(c.key, c.title, True) for c in metric_columns()),
-    )
-    return Table("", columns, tuple(cells)).markdown()
-
-
-def _beside(row: Row, ours: Entries | None) -> tuple[Cell, ...]:
-    tested = paper()["data"][row.data]["test_images"]
-    texts = [_pair(name, value, ours, tested) for name, value in row.values.items()]
-    return (str(len(ours.seeds)) if ours else "not run", *texts)
-
-
-def _pair(name: str, theirs: float | None, ours: Entries | None, tested: int) -> str | None:
-    if theirs is None:
-        return None
-    if ours is None:
-        return f"{theirs:.2f}"
-    values = [float(entry.metrics["softmax"][name]) for entry in ours.results]
-    difference = statistics.fmean(values) - theirs
-    return f"{theirs:.2f}; {spread(values)} ({difference:+.2f}, {judged(name, theirs, values, tested)})"
-
-
-def judged(name: str, theirs: float, values: Sequence[float], tested: int) -> str:
-    """Could one more run of ours, on other test images, give the paper's number?"""
-    n = len(values)
-    if n < 2:
-        return "one seed"
-    share = theirs / 100 if name.startswith("acc") else 0.5  # of F1 and AF no more is known: the widest
-    images = NORMAL * 100 * math.sqrt(2 * share * (1 - share) / tested)
-    seeds = t_quantile(n - 1) * statistics.stdev(values) * math.sqrt(1 + 1 / n)
-    difference = statistics.fmean(values) - theirs
-    if abs(difference) <= math.hypot(images, seeds):
-        return "inside noise"
-    return "better" if (difference > 0) != (name in LOWER_IS_BETTER) else "worse"
-
-
-def _ranks(ours: dict[str, Place]) -> list[str]:
-    """Of the methods with a memory, by accuracy after the last task."""
-    buffers = sorted({row.buffer for row in main_rows() if row.buffer})
-    theirs = [_rank_line(f"The paper, {b} per class", _paper_scores(b)) for b in buffers]
-    own = [_rank_line(f"Ours, {b} per class", _our_scores(ours, b)) for b in buffers]
-    told = (
-        "Average rank in Acc_last, 1 the best, of the methods with a memory. Friedman's test: are all alike?"
-    )
-    return [told, "\n".join(f"- {line}" for line in theirs + own)]
-
-
-def _paper_scores(buffer: int) -> dict[str, list[float]]:
-    scores: dict[str, list[float]] = {}
-    for row in main_rows():
-        if row.buffer == buffer:
-            scores.setdefault(row.method, []).append(float(row.values["acc_last"] or 0.0))
-    return scores
-
-
-def _our_scores(ours: dict[str, Place], buffer: int) -> dict[str, list[float]]:
-    """Of the methods that were run on every data set that was run at all with this buffer."""
-    scores: dict[str, list[float]] = {}
-    for method in _paper_scores(buffer):
-        found = [place.method(method, buffer) for place in ours.values()]
-        means = [
-            statistics.fmean(e.metrics["softmax"]["acc_last"] for e in one.results) for one in found if one
-        ]
-        if len(means) == len(ours):
-            scores[method] = means
-    return scores
-
-
-def _rank_line(who: str, scores: dict[str, list[float]]) -> str:
-    table = np.array(list(scores.values())).T  # (data sets, methods)
-    if table.ndim < 2 or min(table.shape) < 2:
-        return f"{who}: not run on two data sets."
-    mean = ranks(table).mean(axis=0)
-    order = np.argsort(mean, kind="stable")
-    names = [paper()["methods"][name]["name"] for name in scores]
-    statistic, p = friedman(table)
-    told = ", ".join(f"{names[i]} {mean[i]:.2f}" for i in order)
-    return f"{who}, {len(table)} data sets: {told}. Friedman {statistic:.1f}, p {p:.2g}."

@@ -1,0 +1,149 @@
+"""The paper's tables with our numbers beside them, and what a difference between the two is worth."""
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from endocil.report.ledger_tables import TICK, Entries
+from endocil.report.names import DASH, written
+from endocil.report.paper import Place, Row, ablation_rows, main_rows, paper
+from endocil.report.tables import LOWER_IS_BETTER, Cell, Column, Table, metric_columns, spread
+from endocil.statistics import t_quantile
+
+NORMAL = 1.96  # standard errors of a 95 % interval
+BESIDE = "; "  # between the paper's number and ours
+VERDICTS = ("inside noise", "better", "worse", "one seed")
+Places = Mapping[str, Place]  # data set -> where it was run at the paper's scale
+
+
+def splits(ours: Places) -> str:
+    """Table 1: what the paper's runs are made of, and whether ours at its scale exist."""
+    rows = []
+    for data, facts in paper()["data"].items():
+        sizes = facts["increments"]
+        place = ours.get(data)
+        told = (
+            "not run"
+            if place is None
+            else f"{len(place.methods)} methods, {len(place.ablation)} ablation rows"
+        )
+        rows.append((facts["name"], sum(sizes), written(sizes), f"{facts['test_images']:,}", told))
+    columns = (
+        Column("data", "Data"),
+        Column("classes", "Classes", True),
+        Column("increments", "Classes of each task"),
+        Column("test_images", "Test images", True),
+        Column("ours", "Ours at this scale"),
+    )
+    return Table("", columns, tuple(rows)).markdown()
+
+
+def main_table(data: str, place: Place | None) -> str:
+    """Table 2, one data set."""
+    names, cells = paper()["methods"], []
+    for row in main_rows():
+        if row.data == data:
+            ours = place.method(row.method, row.buffer) if place else None
+            cells.append((row.buffer, names[row.method]["name"], *_beside(row, ours)))
+    heads = (Column("buffer", "Buffer", True), Column("method", "Method"))
+    return _numbers(heads, cells)
+
+
+def components_table(place: Place | None) -> str:
+    """Table 3."""
+    cells = []
+    for row in ablation_rows():
+        ours = place.components(row.components, row.buffer or 0) if place else None
+        cells.append((*(TICK if on else DASH for on in row.components), *_beside(row, ours)))
+    return _numbers(tuple(Column(name.lower(), name) for name in paper()["ablation"]["components"]), cells)
+
+
+def classes_table(place: Place | None) -> str:
+    """Table 4: a row for each class, a column for each loss."""
+    stored = paper()["per_class"]
+    found = [place.components(tuple(on), stored["buffer"]) if place else None for on, _ in stored["rows"]]
+    cells = []
+    for i, (name, tested) in enumerate(stored["classes"]):
+        pairs = zip(stored["rows"], found, strict=True)
+        texts = [_pair("recall", values[i], _recalls(ours, name), tested) for (_, values), ours in pairs]
+        cells.append((name, tested, *texts))
+    seeds = [len(ours.seeds) if ours else 0 for ours in found]
+    titles = [
+        f"{title}, our seeds: {n or 'not run'}" for title, n in zip(("CE", "PRCBL"), seeds, strict=True)
+    ]
+    columns = (
+        Column("class", "Class"),
+        Column("images", "Test images", True),
+        *(Column(title, title, True) for title in titles),
+    )
+    return _counted(Table("", columns, tuple(cells)), cells)
+
+
+def _recalls(ours: Entries | None, name: str) -> list[float]:
+    if ours is None:
+        return []
+    recalls = [entry.metrics["softmax"]["per_class"].get(name, {}).get("recall") for entry in ours.results]
+    return [] if None in recalls else [float(value) for value in recalls]
+
+
+def _numbers(heads: tuple[Column, ...], cells: Sequence[tuple[Cell, ...]]) -> str:
+    columns = (
+        *heads,
+        Column("seeds", "Our seeds"),
+        *(Column(c.key, c.title, True) for c in metric_columns()),
+    )
+    return _counted(Table("", columns, tuple(cells)), cells)
+
+
+def _counted(table: Table, cells: Sequence[tuple[Cell, ...]]) -> str:
+    """The table after a line that says how many of its numbers we have, and what is said of them."""
+    known = Counter(verdict for row in cells for cell in row if (verdict := _verdict(cell)))
+    rows = sum(any(map(_verdict, row)) for row in cells)
+    told = ", ".join(f"{known[verdict]} {verdict}" for verdict in VERDICTS if known[verdict])
+    return f"Run: {rows} of {len(cells)} rows{f'; of their numbers {told}' if told else ''}.\n\n{table.markdown()}"
+
+
+def _verdict(cell: Cell) -> str:
+    """What a cell says of our number beside the paper's; empty where there is none."""
+    text = cell if isinstance(cell, str) and BESIDE in cell else ""
+    return next((verdict for verdict in VERDICTS if text.endswith(f"{verdict})")), "")
+
+
+def _beside(row: Row, ours: Entries | None) -> tuple[Cell, ...]:
+    tested, results = paper()["data"][row.data]["test_images"], ours.results if ours else ()
+    texts = [
+        _pair(
+            name,
+            theirs,
+            [float(entry.metrics["softmax"][name]) for entry in results if theirs is not None],
+            tested,
+        )
+        for name, theirs in row.values.items()
+    ]
+    return (str(len(ours.seeds)) if ours else "not run", *texts)
+
+
+def _pair(name: str, theirs: float | None, values: Sequence[float], tested: int) -> str | None:
+    if theirs is None:
+        return None
+    if not values:
+        return f"{theirs:.2f}"
+    difference = statistics.fmean(values) - theirs
+    return f"{theirs:.2f}{BESIDE}{spread(values)} ({difference:+.2f}, {judged(name, theirs, values, tested)})"
+
+
+def judged(name: str, theirs: float, values: Sequence[float], tested: int) -> str:
+    """Could one more run of ours, on other test images, give the paper's number?"""
+    n = len(values)
+    if n < 2:
+        return "one seed"
+    share = (
+        theirs / 100 if name.startswith("acc") else 0.5
+    )  # of the others no more is known, or too little: widest
+    images = NORMAL * 100 * math.sqrt(2 * share * (1 - share) / tested)
+    seeds = t_quantile(n - 1) * statistics.stdev(values) * math.sqrt(1 + 1 / n)
+    difference = statistics.fmean(values) - theirs
+    if abs(difference) <= math.hypot(images, seeds):
+        return "inside noise"
+    return "better" if (difference > 0) != (name in LOWER_IS_BETTER) else "worse"

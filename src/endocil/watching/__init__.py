@@ -1,0 +1,1 @@
+"""A run from outside: what its events say, how to follow them, and how to show it."""
