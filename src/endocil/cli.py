@@ -7,7 +7,27 @@ from typing import Annotated
 
 import typer
 
-from endocil.commands import audit, data, downloads, evidence, ledger, results, runs, sweep
+from endocil.commands import (
+    audit,
+    bundle,
+    compare,
+    data,
+    downloads,
+    evidence,
+    export,
+    figures,
+    learn,
+    ledger,
+    memory,
+    predict,
+    publish,
+    report,
+    results,
+    runs,
+    serve,
+    sweep,
+    watch,
+)
 from endocil.commands.common import fail
 from endocil.errors import EndocilError
 
@@ -39,8 +59,11 @@ def _application() -> typer.Typer:
     )
     app.callback()(program)
     several = (sweep.sweep, sweep.tune)
-    shown = (results.methods, results.score, evidence.table, evidence.versus)
-    for command in (runs.demo, runs.run, runs.resume, *several, runs.check, *shown):
+    shown = (results.methods, results.score, evidence.table, evidence.versus, figures.figures, report.report)
+    live = (watch.watch, watch.tensorboard, publish.publish)
+    models = (bundle.bundle, predict.predict, export.export, serve.serve)
+    kept_up = (learn.learn, compare.compare, memory.memory, memory.forget)
+    for command in (runs.demo, runs.run, runs.resume, *several, runs.check, *models, *kept_up, *live, *shown):
         app.command()(command)
     images = (downloads.where, downloads.check, audit.audit, data.synth, data.sheet, data.subset, data.cache)
     app.add_typer(_group("Images to learn from.", *images), name="data")

@@ -1,0 +1,171 @@
+"""A comparison as plain data: what `endocil compare --json` prints and its page shows."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from endocil.release.comparing import RESAMPLES, ClassChange, Comparison, Flags
+from endocil.release.drawing import Pair
+from endocil.release.examining import Examined
+from endocil.release.gate import Check, Verdict
+from endocil.release.intervals import Distance, Figure, Share
+from endocil.statistics import LEVEL, Bools
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Flip:
+    """An image that only one of the two versions gets right."""
+
+    image: str
+    group: str
+    class_name: str
+    kind: str  # "negative": the old version was right; "positive": the new one is
+    old: str  # what it said
+    old_probability: float
+    new: str
+    new_probability: float
+
+
+def record(examined: Examined, comparison: Comparison, verdict: Verdict | None) -> Record:
+    """Percentages and points, with 95 % intervals as [low, high]; None where there is none."""
+    tested = comparison.versions.tested
+    found = flips(examined, comparison)
+    return {
+        "verdict": "no rules" if verdict is None else "pass" if verdict.passed else "refused",
+        "line": "No rules were given; nothing is refused." if verdict is None else verdict.line,
+        "checks": [] if verdict is None else [_check(check) for check in verdict.checks],
+        "old": asdict(examined.old),
+        "new": asdict(examined.new),
+        "new_made_from_old": examined.descends,
+        "head": examined.head,
+        "test": {
+            "name": examined.test,
+            "images": len(examined.table),
+            "compared": len(tested.images),
+            "of_classes_the_old_version_knows": int(comparison.versions.base.sum()),
+            "groups": int(tested.units.max()) + 1 if tested.grouped else None,
+        },
+        "method": method(comparison),
+        "classes": [_class(each) for each in comparison.classes],
+        "overall": _overall(comparison),
+        "calibration": _calibration(comparison),
+        "flags": [_flags(each) for each in comparison.flags],
+        "flips": [asdict(flip) for flip in found],
+        "unknown_classes": [{"image": image, "class": name} for image, name in comparison.versions.left_out],
+        "unreadable": [{"image": image, "reason": reason} for image, reason in examined.unreadable],
+        "inside_a_bundle": [{"image": image, "version": which} for image, which in examined.inside],
+    }
+
+
+def method(comparison: Comparison) -> str:
+    return (
+        f"Intervals of 95 % over {comparison.versions.tested.described()}: for shares, from the lower low end to the "
+        f"higher high end of the paired percentile bootstrap ({RESAMPLES:,} resamples, the same for both versions) "
+        f"and of a score interval (Wilson's for a share, Tango's for a change; images of a group count as if "
+        f"they all said the same); for macro F1 and changes of the calibration error the percentile bootstrap; for the "
+        f"calibration error itself the basic bootstrap, down to 0 where chance alone could have made it. Classes "
+        f"keep their sizes in the resamples of sensitivity, specificity and macro F1."
+    )
+
+
+def flips(examined: Examined, comparison: Comparison) -> list[Flip]:
+    """Of the images of classes that the old version knows, negative ones first, class by class."""
+    versions = comparison.versions
+    lost = versions.base & versions.old.right & ~versions.new.right
+    gained = versions.base & ~versions.old.right & versions.new.right
+    group_of = dict(zip(examined.table.ids, examined.table.groups, strict=True))
+    return [
+        *_flips(comparison, "negative", lost, group_of),
+        *_flips(comparison, "positive", gained, group_of),
+    ]
+
+
+def _flips(comparison: Comparison, kind: str, which: Bools, group_of: dict[str, str]) -> Iterator[Flip]:
+    versions, tested = comparison.versions, comparison.versions.tested
+    rows = np.flatnonzero(which)
+    for row in rows[np.argsort(tested.labels[rows], kind="stable")].tolist():
+        old, new = (versions.classes[view.predicted[row]] for view in (versions.old, versions.new))
+        yield Flip(
+            tested.images[row],
+            group_of[tested.images[row]],
+            versions.classes[tested.labels[row]],
+            kind,
+            old,
+            float(versions.old.confidence[row]),
+            new,
+            float(versions.new.confidence[row]),
+        )
+
+
+def _check(check: Check) -> Record:
+    found = asdict(check)
+    return found | {"value": _number(check.value), "interval": check.interval and list(check.interval)}
+
+
+def figure(found: Figure | None) -> Record | None:
+    """A number with its interval and the images it is over."""
+    if found is None or not found.n:
+        return None
+    low, high = found.interval(LEVEL)
+    plain = {"value": _number(found.value), "interval": [_number(low), _number(high)], "images": found.n}
+    if isinstance(found, Share):
+        plain["right"] = found.right
+    if isinstance(found, Distance):
+        plain["by_chance"] = _number(float(np.mean(found.by_chance)))
+    return plain
+
+
+def pair(found: Pair[Any, Any]) -> Record:
+    return {"old": figure(found.old), "new": figure(found.new), "change": figure(found.change)}
+
+
+def _class(each: ClassChange) -> Record:
+    return {
+        "class": each.name,
+        "status": each.status,
+        "images": each.images,
+        "groups": each.groups,
+        "sensitivity": pair(each.sensitivity),
+        "specificity": pair(each.specificity),
+        "specificity_all_images": pair(each.specificity_all),
+    }
+
+
+def _overall(comparison: Comparison) -> Record:
+    return {
+        "accuracy": pair(comparison.accuracy),
+        "macro_f1": pair(comparison.macro_f1),
+        "accuracy_all_images": figure(comparison.accuracy_all),
+        "positive_flips": _count(comparison.positive),
+        "negative_flips": _count(comparison.negative),
+        "mcnemar_p": comparison.p_exact,
+        "p_by_group": comparison.p_by_group,
+    }
+
+
+def _count(share: Share) -> Record | None:
+    found = figure(share)
+    return found and {"flips" if key == "right" else key: value for key, value in found.items()}
+
+
+def _calibration(comparison: Comparison) -> Record:
+    bins = dict(zip(("old", "new"), comparison.reliability, strict=True))
+    return {
+        "error": pair(comparison.calibration),
+        "error_all_images": figure(comparison.calibration_all),
+        "bins": {which: [asdict(each) for each in own] for which, own in bins.items()},
+    }
+
+
+def _flags(each: Flags) -> Record:
+    shares = {"old": figure(each.old), "new": figure(each.new)}
+    return {"images_of_classes": each.where, **shares}
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else round(value, 6)
