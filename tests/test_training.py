@@ -54,7 +54,8 @@ def test_an_epoch_measures_losses_per_class_rate_gradient_and_speed(images: Imag
     task = life.scenario.tasks[1]
     life.method.grow(task)
     (phase,) = life.method.phases(task, life.data(task))
-    measured = train(life, phase)[0].measured
+    epochs = train(life, phase)
+    measured = epochs[0].measured
     assert set(measured["losses"]) == {"classification", "distillation"}
     assert [len(values) for values in measured["per_class"].values()] == [task.n_seen] * 2
     counts = phase.images.counts(task.n_seen)
@@ -65,6 +66,8 @@ def test_an_epoch_measures_losses_per_class_rate_gradient_and_speed(images: Imag
     assert measured["gamma"] > 0
     assert measured["classifier_gradient"] > 0
     assert len(measured["classifier_rows"]) == task.n_seen
+    norms = life.method.classifier.weight.norm(dim=1).tolist()
+    assert epochs[-1].measured["weight_norms"] == pytest.approx(norms, abs=1e-5)
     assert measured["images"] == len(phase.images)
     assert measured["images_per_second"] > 0
 

@@ -68,8 +68,16 @@ class EpochLog:
         per_class = {name: _ratios(sums, images) for name, sums in by_class.items()}
         # a phase may leave the classifier alone: then there is no gradient to tell of
         known = "classifier_gradient" in means
-        rows = {"classifier_rows": (self.rows / max(1, self.updates)).tolist()} if known else {}
-        return {"losses": told, "per_class": per_class, **means, **rows}
+        return {"losses": told, "per_class": per_class, **means, **(self._of_classes() if known else {})}
+
+    @torch.no_grad()
+    def _of_classes(self) -> dict[str, list[float]]:
+        """Of each row of the classifier: its gradient over the epoch, and its own norm at the end of it."""
+        norms = self.classifier.weight.norm(dim=1).tolist()
+        return {
+            "classifier_rows": (self.rows / max(1, self.updates)).tolist(),
+            "weight_norms": [round(norm, 6) for norm in norms],  # a float32 written out has 17 digits
+        }
 
 
 def _add(sums: Sums, name: str, value: Tensor) -> None:

@@ -1,0 +1,99 @@
+"""MMD^2 between the first n choices of each selector and their class, against n, with the paper's bound."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from endocil._greedy import RowMeans
+from endocil._mmd import KernelMatrix, one_thread_each
+from endocil.figures.features import MMD, ClassFeatures, FixedFeatures, fixed_features
+from endocil.figures.lines import Curve, draw_curve
+from endocil.figures.material import Drawings, Material
+from endocil.figures.style import broken, legend_below, logarithmic, small_multiples
+from endocil.memory import SELECTORS, build_selector
+from endocil.registry import options_of
+from endocil.selection import mmd_bound
+
+Floats = NDArray[np.float64]
+DRAWS = 10  # of the random selector, so that its line is not one lucky draw
+RANDOM = "random"
+BEYOND = 2  # times the quota: how far the lines go
+
+
+@dataclass(frozen=True, eq=False)
+class Race:
+    """Of one class: MMD^2 after each choice of each selector, and the bound on it."""
+
+    lines: Mapping[str, Floats]
+    bound: Floats
+    quota: int
+
+
+def draw(material: Material) -> Drawings:
+    for fixed in fixed_features(material):
+        races = {f"{one.name} ({len(one.features)} images)": race_of(fixed, one) for one in fixed.classes}
+        yield material.suffix(fixed.panel), discrepancy_figure(fixed.title, races)
+
+
+def race_of(fixed: FixedFeatures, one: ClassFeatures) -> Race:
+    """All of a class would be MMD^2 = 0, which a logarithm cannot show: the lines end one before."""
+    n = max(1, min(BEYOND * fixed.quota, len(one.features) - 1))
+    lines = {}
+    for name, select in fixed.selectors().items():
+        seeds = range(one.seed, one.seed + (DRAWS if name == RANDOM else 1))
+        drawn = [_reseeded(one, seed).choose(select, n).indices for seed in seeds]
+        lines[name] = np.mean([prefix_mmd2(one.features, each, fixed.kernel) for each in drawn], axis=0)
+    kernels = int(_options(fixed.kernel)["kernels"])
+    return Race(lines, np.array([mmd_bound(k, kernels) for k in range(1, n + 1)]), fixed.quota)
+
+
+def _reseeded(one: ClassFeatures, seed: int) -> ClassFeatures:
+    return ClassFeatures(one.name, one.label, one.features, one.scores, seed)
+
+
+def _options(kernel: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the kernel, defaults filled in."""
+    build_selector(MMD, kernel)  # refuses unknown ones
+    return {**options_of(SELECTORS[MMD]), **kernel}
+
+
+def prefix_mmd2(
+    features: torch.Tensor, indices: torch.Tensor, kernel: Mapping[str, Any] | None = None
+) -> Floats:
+    """MMD^2 of the first 1, 2, ... n of the chosen rows, (n,): what `squared_mmd` gives, with one matrix for all."""
+    options = _options(kernel or {})
+    own = [options[name] for name in ("kernels", "scale", "bandwidth", "self_pairs")]
+    with one_thread_each() as workers:
+        matrix = KernelMatrix(features, own[0], own[1], own[2], own[3], workers)
+        means = RowMeans(matrix, len(indices), None)
+        rows = matrix.rows(indices)  # (n, m)
+        inside = rows[:, indices].cumsum(0).cumsum(1).diagonal()  # of the first k with the first k
+        across = rows.mean(1).cumsum(0)
+        k = torch.arange(1, len(indices) + 1, dtype=torch.float64)
+        found = means.values.mean() + inside / k**2 - 2.0 * across / k
+    return np.asarray(found.clamp_min(0.0).numpy(), dtype=np.float64)
+
+
+def discrepancy_figure(title: str, races: Mapping[str, Race]) -> Figure:
+    figure, axes = small_multiples(len(races), width=2.7, height=2.5, columns=4, more_height=0.5)
+    for axis, (name, race) in zip(axes, races.items(), strict=True):
+        for i, (selector, values) in enumerate(race.lines.items()):
+            label = f"{selector} (mean of {DRAWS} draws)" if selector == RANDOM else selector
+            draw_curve(axis, Curve(label, i, np.arange(1.0, len(values) + 1), values))
+        axis.plot(
+            range(1, len(race.bound) + 1), race.bound, color="#777777", linestyle=":", label="bound (MMD)"
+        )
+        axis.axvline(race.quota, color="#999999", linewidth=0.6, linestyle=":")
+        axis.set(xlabel="number chosen, n", title=broken(name, 34))
+        logarithmic(axis, "x")
+        logarithmic(axis, "y")
+        axis.grid(axis="y")
+    axes[0].set_ylabel("MMD² to the class")
+    legend_below(figure, axes)
+    figure.suptitle(title, fontsize=9)
+    return figure

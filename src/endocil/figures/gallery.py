@@ -1,0 +1,41 @@
+"""The first exemplars of each class. They are images of patients: only on demand of who runs the command."""
+
+from matplotlib.figure import Figure
+
+from endocil.errors import EndocilError
+from endocil.figures.material import Drawings, Gallery, Material, NotDrawnError
+from endocil.figures.style import new_figure
+
+
+def draw(material: Material) -> Drawings:
+    """One for each data and way of choosing, of the first run that has it."""
+    if material.gallery is None:
+        raise NotDrawnError("left out by --no-gallery")
+    seen: set[tuple[str, str]] = set()
+    for panel, members in material.panels.items():
+        for group in members:
+            run, select = group.first, str(group.first.settings["memory"].get("select"))
+            if run.exemplars and (panel, select) not in seen:
+                seen.add((panel, select))
+                try:
+                    pictures = material.gallery(run)
+                except EndocilError as error:  # the images are elsewhere, or changed
+                    raise NotDrawnError(str(error)) from error
+                yield material.suffix(panel, select), gallery_figure(f"{group.label}, {panel}", pictures)
+    if not seen:
+        raise NotDrawnError("needs a run of a method that keeps exemplars")
+
+
+def gallery_figure(title: str, pictures: Gallery) -> Figure:
+    """A row for each class, first choice at the left."""
+    columns = max(len(row) for row in pictures.values())
+    figure = new_figure(1.6 + 0.75 * columns, 0.3 + 0.75 * len(pictures))
+    axes = figure.subplots(len(pictures), columns, squeeze=False)
+    for row, (name, chosen) in zip(axes, pictures.items(), strict=True):
+        for axis in row:
+            axis.set_axis_off()
+        for axis, pixels in zip(row, chosen, strict=False):
+            axis.imshow(pixels)
+        row[0].text(-0.1, 0.5, name, transform=row[0].transAxes, ha="right", va="center", fontsize=7)
+    figure.suptitle(title, fontsize=9)
+    return figure

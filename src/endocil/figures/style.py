@@ -1,0 +1,140 @@
+"""How all figures look: colours that colour-blind people tell apart, and markers and dashes for those without colours.
+
+Class names are printed as they are, so mathematical text is off. Files hold no date: the same runs, the same bytes."""
+
+import io
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+
+from endocil.files import write_atomically
+
+# Okabe and Ito's colours without yellow, which is too light for lines on white
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "*", "h", "d", "8")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))
+MAP = "viridis"  # grows lighter evenly, so that it prints in grey
+EMPTY = "#e6e6e6"  # cells without a value
+STYLE: dict[Any, Any] = {
+    "font.family": "DejaVu Sans",
+    "font.size": 8,
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7,
+    "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.7,
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 5,
+    "text.parse_math": False,
+    "pdf.fonttype": 42,  # letters stay letters
+    "hatch.linewidth": 0.5,
+}
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Figures are made and written inside; what the caller has set for others stays."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(STYLE)
+        yield
+
+
+def line_style(index: int) -> dict[str, Any]:
+    """Colour, marker and dash of the line with this number; 28 are different from each other."""
+    return {
+        "color": COLOURS[index % len(COLOURS)],
+        "marker": MARKERS[index % len(MARKERS)],
+        "linestyle": DASHES[index // len(COLOURS) % len(DASHES)],
+    }
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """A sheet of so many inches whose parts make room for each other."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def small_multiples(
+    n: int,
+    *,
+    width: float,
+    height: float,
+    columns: int = 4,
+    more_height: float = 0.0,
+    more_width: float = 0.0,
+) -> tuple[Figure, list[Axes]]:
+    """n axes in rows as even as can be; the places left over stay white."""
+    rows = math.ceil(n / columns)
+    columns = math.ceil(n / rows)
+    figure = new_figure(width * columns + more_width, height * rows + more_height)
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for unused in axes[n:]:
+        unused.set_axis_off()
+    return figure, axes[:n]
+
+
+def first_of_row(axes: Sequence[Axes]) -> list[bool]:
+    """Which of these axes stand at the left edge."""
+    return [axis.get_subplotspec().is_first_col() for axis in axes]  # type: ignore[union-attr]
+
+
+def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
+    """One legend for all axes, each name once, in as many columns as the names leave room for."""
+    handles: dict[str, Any] = {}
+    for axis in axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    if handles:
+        columns = int(figure.get_figwidth() / (0.55 + 0.058 * max(map(len, handles))))
+        columns = max(1, min(columns, len(handles)))
+        figure.legend([*handles.values()], [*handles], loc="outside lower center", ncols=columns)
+
+
+def broken(text: str, letters: int) -> str:
+    """In lines of about so many letters; what has no space in it stays whole."""
+    return textwrap.fill(text, letters, break_long_words=False, break_on_hyphens=False)
+
+
+def logarithmic(axis: Axes, which: str) -> None:
+    """A logarithmic scale with plain numbers: powers of ten would need mathematical text."""
+    getattr(axis, f"set_{which}scale")("log")
+    plain_powers(getattr(axis, f"{which}axis"))
+
+
+def plain_powers(scale: Axis) -> None:
+    """Numbers of a logarithmic scale: 1, 2, 5, 10, ..."""
+    scale.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=8))
+    scale.set_major_formatter(FuncFormatter(lambda value, place: f"{value:g}"))
+    scale.set_minor_formatter(NullFormatter())
+
+
+def whole_numbers(axis: Axes, which: str = "x") -> None:
+    """Ticks at whole numbers alone: there is no task 1.5."""
+    getattr(axis, f"{which}axis").set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+
+def write_figure(figure: Figure, path: Path, dpi: int) -> None:
+    """As PNG or PDF, by the path's ending, without a date."""
+    metadata = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": "endocil"}
+    content = io.BytesIO()
+    figure.savefig(content, format=path.suffix[1:], dpi=dpi, metadata=metadata)
+    write_atomically(path, content.getvalue())
+    figure.set_layout_engine(
+        "none"
+    )  # the parts have found their places: the next format need not search again

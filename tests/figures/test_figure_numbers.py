@@ -1,0 +1,203 @@
+"""What stands in a figure: the numbers of the runs, worked out by hand."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from records import CLASSES, EPOCHS, keep_features, predictions_of, settings_of, write_run
+
+from endocil.datasets.catalogue import CATALOGUE
+from endocil.figures import accuracy, calibration, counts, discrepancy, growth, losses, matrices, traces
+from endocil.figures.features import fixed_features
+from endocil.figures.lines import curve_of
+from endocil.figures.material import Material, NotDrawnError, families
+from endocil.metrics import accuracy as accuracy_of
+from endocil.report import read_run
+from endocil.selection import select_by_mmd, squared_mmd
+
+
+def material(*folders: Path) -> Material:
+    return Material([read_run(folder) for folder in folders])
+
+
+def test_a_line_is_the_mean_over_seeds_with_their_standard_deviation() -> None:
+    curve = curve_of("x", 0, [[10.0, 20.0], [14.0, 20.0]])
+    assert curve.mean.tolist() == [12.0, 20.0]
+    assert curve.deviation is not None
+    assert curve.deviation.tolist() == pytest.approx([np.sqrt(8.0), 0.0])
+    assert curve_of("x", 0, [[10.0, 20.0]]).deviation is None
+
+
+def test_accuracy_has_a_line_for_each_experiment_and_a_level_for_what_sees_all_classes(
+    tmp_path: Path,
+) -> None:
+    runs = [write_run(tmp_path / str(seed), settings_of(seed)) for seed in (0, 1)]
+    runs.append(write_run(tmp_path / "all", settings_of(method__name="joint"), sizes=(4,)))
+    given = material(*runs)
+    (figure,) = [figure for _, figure in accuracy.draw(given)]
+    (axis,) = figure.axes
+    line, level = axis.get_lines()
+    expected = np.mean([[accuracy_of(p, "softmax") for p in predictions_of(seed)] for seed in (0, 1)], axis=0)
+    assert np.asarray(line.get_ydata()) == pytest.approx(expected)
+    assert axis.get_title() == "folder small"
+    assert level.get_ydata()[0] == pytest.approx(accuracy_of(predictions_of(0, (4,))[0], "softmax"))
+    assert len(axis.collections) == 1  # the band
+
+
+def test_runs_on_other_data_or_with_another_memory_have_a_panel_of_their_own(tmp_path: Path) -> None:
+    given = material(
+        write_run(tmp_path / "a"),
+        write_run(tmp_path / "b", settings_of(data__root="/images/other")),
+        write_run(tmp_path / "c", settings_of(memory__per_class=5)),
+    )
+    assert list(given.panels) == [
+        "folder small, 3 per class",
+        "folder other, 3 per class",
+        "folder small, 5 per class",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes"), [("hyper-kvasir", (4, 3, 3, 3, 3)), ("capsule-vision", (3, 2, 2, 2))]
+)
+def test_published_counts_are_those_of_the_preset(name: str, sizes: tuple[int, ...]) -> None:
+    """16 and 9 classes are left, as the paper's table of splits has them."""
+    found = counts.published(CATALOGUE[name])
+    assert tuple(found.task_sizes) == sizes
+    assert len(found.classes) == sum(sizes)
+    assert min(found.parts["all"]) >= 100
+    assert found.parts["all"] == [CATALOGUE[name].classes[each] for each in found.classes]
+
+
+def test_counts_of_a_run_come_from_its_split(tmp_path: Path) -> None:
+    found = counts.of_run("small", read_run(write_run(tmp_path / "run")))
+    assert found.parts == {"train": [20, 30, 40, 50], "test": [10, 10, 10, 10]}
+    (axis,) = counts.counts_figure([found]).axes
+    assert [bar.get_width() for bar in axis.patches] == [20, 30, 40, 50, 10, 10, 10, 10]
+    assert [label.get_text() for label in axis.get_yticklabels()] == list(CLASSES)
+
+
+def test_loss_maps_show_the_last_task_of_two_runs_that_differ_in_the_loss_alone(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "ce", settings_of())
+    other = write_run(tmp_path / "prcbl", settings_of(method__loss="prior_regularized"), level=0.5)
+    ((_, figure),) = losses.draw(material(one, other))
+    maps = [axis.get_images()[0].get_array() for axis in figure.axes[:2]]
+    expected = np.array([[(c + 1) / (e + 1) for c in range(4)] for e in range(EPOCHS)])
+    assert np.asarray(maps[0]) == pytest.approx(expected)
+    assert np.asarray(maps[1]) == pytest.approx(expected / 2)
+    assert [axis.get_title() for axis in figure.axes[:2]] == ["CE", "PRCBL"]
+    assert (
+        figure.axes[0].get_images()[0].get_clim() == figure.axes[1].get_images()[0].get_clim() == (1 / 6, 4.0)
+    )
+
+
+def test_loss_maps_of_runs_that_differ_in_more_are_not_drawn(tmp_path: Path) -> None:
+    one = write_run(tmp_path / "ce", settings_of())
+    other = write_run(tmp_path / "prcbl", settings_of(method__loss="prior_regularized", memory__select="mmd"))
+    with pytest.raises(NotDrawnError, match=r"method\.loss=cross_entropy"):
+        list(losses.draw(material(one, other)))
+    (members,) = material(one, other).panels.values()
+    assert [len(family) for family in families(members, {"method.loss"})] == [1, 1]
+    assert [len(family) for family in families(members, {"method.loss", "memory.select"})] == [2]
+
+
+def test_gradient_norms_are_those_of_the_last_task_with_the_components_named(tmp_path: Path) -> None:
+    given = [
+        write_run(tmp_path / "cfg", settings_of()),
+        write_run(tmp_path / "cfg1", settings_of(1), level=3.0),
+        write_run(tmp_path / "both", settings_of(method__loss="prior_regularized"), level=0.5),
+    ]
+    ((suffix, figure),) = traces.draw_gradients(material(*given))
+    alone, both, change = figure.axes[0].get_lines()
+    assert suffix == "mean"
+    assert (alone.get_label(), both.get_label()) == ("CFG", "CFG + PRCBL")
+    assert np.asarray(alone.get_ydata()) == pytest.approx([42.0, 44.0, 46.0])  # mean of x 1 and x 3
+    assert np.asarray(both.get_ydata()) == pytest.approx([10.5, 11.0, 11.5])
+    assert change.get_xdata()[0] == 1.5  # the rate falls before epoch 2
+    with pytest.raises(NotDrawnError, match=r"method\.gradients=calibrated"):
+        list(traces.draw_gradients(material(*given[:2])))
+
+
+def test_gamma_runs_over_the_epochs_of_all_tasks(tmp_path: Path) -> None:
+    ((_, figure),) = traces.draw_gamma(material(write_run(tmp_path / "run")))
+    line, *marks = figure.axes[0].get_lines()
+    assert np.asarray(line.get_ydata()).tolist() == [0.0] * 3 + [0.5] * 3 + [1.0] * 3
+    assert np.asarray(line.get_xdata()) == pytest.approx([t + e / 3 for t in range(3) for e in range(3)])
+    assert [mark.get_xdata()[0] for mark in marks] == [1.0, 2.0]
+
+
+def test_weight_norms_are_means_over_the_classes_of_each_task_from_its_first_epoch_on(tmp_path: Path) -> None:
+    ((_, figure),) = traces.draw_weight_norms(material(write_run(tmp_path / "run")))
+    lines = [np.asarray(line.get_ydata()) for line in figure.axes[0].get_lines()[:3]]
+    assert lines[0].tolist() == [1.5] * 9
+    assert np.isnan(lines[1][:3]).all()
+    assert lines[1][3:].tolist() == [3.0] * 6
+    assert np.isnan(lines[2][:6]).all()
+
+
+def test_confusions_add_up_over_seeds_and_are_shares_of_each_class(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / str(seed), settings_of(seed)) for seed in (0, 1)]
+    ((group,),) = material(*runs).panels.values()
+    shares = matrices.confusion_shares(group)
+    counted = sum(np.array(run.metrics["softmax"]["confusions"][1]) for run in group.results)
+    assert shares[1][:3, :3] == pytest.approx(100.0 * counted / 20)  # 10 images of each class in each seed
+    assert np.isnan(shares[1][3]).all()
+    assert np.isnan(shares[1][:, 3]).all()
+
+
+def test_recalls_and_forgetting_are_those_of_the_metrics(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run")
+    ((group,),) = material(run).panels.values()
+    told = group.first.metrics["softmax"]
+    recalls = matrices.recalls_over_tasks(group)
+    assert recalls[0].tolist() == [after["cecum"] for after in told["per_class_over_tasks"]]
+    assert np.isnan(recalls[3, :2]).all()
+    ((_, figure),) = matrices.draw_forgetting(material(run))
+    shown = np.ma.filled(figure.axes[0].get_images()[0].get_array(), np.nan)
+    assert shown[2].tolist() == told["task_accuracy"][2]
+    assert np.isnan(shown[0, 1:]).all()
+
+
+def test_calibration_is_counted_in_ten_bins() -> None:
+    found = calibration.reliability(np.array([0.95, 1.0, 0.52, 0.5]), np.array([True, False, True, False]))
+    assert found.images.tolist() == [0, 0, 0, 0, 0, 2, 0, 0, 0, 2]
+    assert found.accuracy[[5, 9]].tolist() == [0.5, 0.5]
+    assert found.confidence[[5, 9]] == pytest.approx([0.51, 0.975])
+    assert found.error == pytest.approx((2 * 0.01 + 2 * 0.475) / 4)
+
+
+def test_confidence_is_the_softmax_of_the_largest_logit() -> None:
+    sure, right = calibration.confidences(
+        np.array([[0.0, np.log(3.0)], [1000.0, 0.0]], np.float32), np.array([1, 1])
+    )
+    assert sure == pytest.approx([0.75, 1.0])
+    assert right.tolist() == [True, False]
+
+
+def test_growth_adds_the_seconds_of_a_task(tmp_path: Path) -> None:
+    ((_, figure),) = growth.draw(material(write_run(tmp_path / "run")))
+    shown = [np.asarray(axis.get_lines()[0].get_ydata()).tolist() for axis in figure.axes]
+    assert shown == [[6.0] * 3, [0.0, 6.0, 9.0], [1.0, 2.0, 3.0], [50.0] * 3]
+
+
+def test_mmd_of_prefixes_is_what_the_selection_measures() -> None:
+    features = torch.nn.functional.normalize(torch.randn(40, 5, generator=torch.Generator().manual_seed(1)))
+    chosen = select_by_mmd(features, 12)
+    assert chosen.mmd2 is not None
+    assert discrepancy.prefix_mmd2(features, chosen.indices) == pytest.approx(chosen.mmd2.numpy(), abs=1e-9)
+    any_rows = torch.tensor([3, 17, 5, 21])
+    found = discrepancy.prefix_mmd2(features, any_rows, {"kernels": 3})
+    expected = [squared_mmd(features, any_rows[:n], kernels=3) for n in range(1, 5)]
+    assert found == pytest.approx(expected, abs=1e-9)
+
+
+def test_the_race_of_selectors_is_run_on_kept_features_with_the_bound_of_the_paper(tmp_path: Path) -> None:
+    (fixed,) = fixed_features(material(keep_features(write_run(tmp_path / "run"))))
+    assert [(one.name, len(one.features)) for one in fixed.classes] == [("cecum", 30), ("polyps", 24)]
+    assert fixed.quota == 3
+    race = discrepancy.race_of(fixed, fixed.classes[0])
+    assert set(race.lines) == {"mmd", "mean", "random", "entropy", "distance"}
+    assert all(len(line) == 6 for line in race.lines.values())  # twice the quota
+    assert race.lines["mmd"][-1] == min(line[-1] for line in race.lines.values())
+    assert race.bound[0] == pytest.approx(10.0)  # 2 K (1 + ln 1) / 1 with five kernels
