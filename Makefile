@@ -18,8 +18,8 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## compare four methods on synthetic endoscopy, in minutes
 	$(BIN)/endocil demo
 
-test: $(READY)  ## the tests
-	$(BIN)/python -m pytest -n 2
+test: $(READY)  ## the tests; at the end, what was skipped and why
+	$(BIN)/python -m pytest -n 2 -rs
 
 check: $(READY)  ## format, lint, types
 	$(BIN)/ruff format --check .

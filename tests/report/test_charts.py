@@ -43,19 +43,19 @@ def test_a_chart_is_well_formed_and_tells_its_content_in_words() -> None:
 def test_a_line_goes_through_its_points_and_stops_at_a_gap() -> None:
     chart = _chart([Series("a", (0.0, 2.0, 5.0, 10.0), (0.0, 10.0, None, 5.0), 0)])
     (line,) = [path for path in chart.iter("path") if path.get("class") == "line"]
-    assert line.get("d") == "M56.0 256.0L146.4 10.0M508.0 133.0"
+    assert line.get("d") == "M56.0 256.0L144.8 10.0M500.0 133.0"
 
 
 def test_a_stepped_line_holds_each_value_until_the_next() -> None:
     chart = _chart([Series("a", (0.0, 5.0, 10.0), (10.0, 10.0, 0.0), 0, steps=True)])
     (line,) = [path for path in chart.iter("path") if path.get("class") == "line"]
-    assert line.get("d") == "M56.0 10.0H282.0V10.0H508.0V256.0"
+    assert line.get("d") == "M56.0 10.0H278.0V10.0H500.0V256.0"
 
 
 def test_whiskers_stay_inside_the_chart() -> None:
     chart = _chart([Series("a", (5.0, 6.0), (9.0, 5.0), 0, (4.0, None))])
     (whisker,) = [path for path in chart.iter("path") if path.get("class") == "whisker"]
-    assert whisker.get("d") == "M282.0 133.0V10.0"
+    assert whisker.get("d") == "M278.0 133.0V10.0"
 
 
 def test_thirteen_lines_differ_in_colour_dash_or_marker_each() -> None:

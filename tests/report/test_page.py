@@ -1,6 +1,7 @@
 """The page: whole HTML, nothing from outside, names as text, the numbers of the runs."""
 
 import base64
+import hashlib
 import json
 import re
 from collections.abc import Callable
@@ -12,8 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from endocil.datasets.synthetic import render
 from endocil.errors import EndocilError
+from endocil.methods import METHODS as METHODS_THERE
+from endocil.metrics import METRICS
 from endocil.report import read_run, write_page
+from endocil.report.averages import class_rates, confusions, per_class
+from endocil.report.gallery import MOST_PICTURES, PER_CLASS, Exemplar, room_for
+from endocil.report.grouping import groups
 
 MakeRun = Callable[..., Path]
 MakeMetrics = Callable[..., dict[str, Any]]
@@ -98,8 +105,18 @@ def test_the_page_asks_nothing_from_outside(four: str) -> None:
     assert "https://" not in four
     assert "url(" not in four
     assert "@import" not in four
-    (policy,) = [meta["content"] for meta in page.all("meta") if "http-equiv" in meta]
-    assert str(policy).startswith("default-src 'none'")
+
+
+def test_the_policy_allows_the_page_s_own_script_and_style_and_nothing_else(four: str) -> None:
+    page = Reader(four)
+    (policy,) = [str(meta["content"]) for meta in page.all("meta") if "http-equiv" in meta]
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    for tag in ("script", "style"):
+        (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", four, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert not any(name == "style" or name.startswith("on") for _, given in page.tags for name in given)
 
 
 def test_headings_go_down_one_step_at_a_time(four: str) -> None:
@@ -147,16 +164,17 @@ def test_the_page_shows_the_numbers_of_every_run(tmp_path: Path, make_run: MakeR
 
 
 def test_the_best_of_the_incremental_methods_is_marked_and_the_upper_bound_stands_apart(four: str) -> None:
-    results = four[four.index('id="results"') : four.index('id="accuracy"')]
+    results = four[four.index('id="results"') : four.index('id="noise"')]
     (apart,) = re.findall(r'<tr class="apart">(.*?)</tr>', results)
     assert "joint" in apart
     assert "<strong>" not in apart
-    (endocil,) = re.findall(r'<th scope="row">endocil</th>(.*?)</tr>', results)
+    endocil = re.findall(r'<th scope="row">endocil</th>(.*?)</tr>', results)[0]
     assert endocil.count("<strong>") == 5
 
 
-def test_each_metric_of_the_table_is_defined(four: str) -> None:
-    assert len(Reader(four).all("dt")) == 5
+def test_every_metric_is_defined(four: str) -> None:
+    defined = four[four.index('id="definitions"') : four.index('id="settings"')]
+    assert defined.count("<dt>") == len(METRICS)
     assert "Average forgetting: accuracy on a task just after it was learnt" in Reader(four).text
 
 
@@ -199,14 +217,42 @@ def test_sources_are_left_out_where_none_is_known(
     assert "<h4>Sources</h4>" not in _page(tmp_path, [make_run("icarl", metrics=metrics)])
 
 
-def test_a_gallery_is_embedded_as_small_png_pictures(tmp_path: Path, make_run: MakeRun) -> None:
+def _gallery(folder: Path, name: str = '"polyps"') -> dict[str, Any]:
     pixels = np.arange(96 * 96 * 3, dtype=np.uint8).reshape(96, 96, 3)
-    page = Reader(_page(tmp_path, [make_run("endocil")], gallery={'"polyps"': [("a<b>.jpg", pixels)]}))
+    return {folder.name: {name: [Exemplar("a<b>.jpg", 0, "2", "patient-5", "gastroscope", pixels)]}}
+
+
+def test_a_gallery_is_embedded_as_small_pictures_with_where_they_come_from(
+    tmp_path: Path, make_run: MakeRun
+) -> None:
+    folder = make_run("endocil")
+    page = Reader(_page(tmp_path, [folder], gallery=_gallery(folder)))
     (picture,) = page.all("img")
     kind, _, data = str(picture["src"]).partition(",")
-    assert kind == "data:image/png;base64"
-    assert base64.b64decode(data).startswith(b"\x89PNG")
-    assert picture["alt"] == '"polyps": a<b>.jpg'
+    assert kind == "data:image/jpeg;base64"
+    assert base64.b64decode(data).startswith(b"\xff\xd8")
+    assert picture["alt"] == '"polyps", choice 1: a<b>.jpg'
+    assert "Choice Image Task Group Source 1 a<b>.jpg 2 patient-5 gastroscope" in page.text
+
+
+def test_a_gallery_without_names_tells_no_image_and_no_group(tmp_path: Path, make_run: MakeRun) -> None:
+    folder = make_run("endocil")
+    text = _page(tmp_path, [folder], gallery=_gallery(folder), names=False)
+    assert "a&lt;b&gt;.jpg" not in text
+    assert "patient-5" not in text
+    assert "Choice Task Source 1 2 gastroscope" in Reader(text).text
+
+
+def test_without_a_gallery_the_page_names_no_image(tmp_path: Path, make_run: MakeRun) -> None:
+    text = _page(tmp_path, [make_run("endocil")])
+    assert "<img" not in text
+    assert ".jpg" not in text
+
+
+def test_a_gallery_of_many_runs_shows_fewer_pictures_of_each() -> None:
+    assert room_for(1, 14) == PER_CLASS
+    assert room_for(13, 14) * 13 * 14 <= MOST_PICTURES
+    assert room_for(100, 100) == 1
 
 
 def test_long_training_is_thinned_but_ends_where_it_ended(tmp_path: Path, make_run: MakeRun) -> None:
@@ -222,8 +268,65 @@ def test_long_training_is_thinned_but_ends_where_it_ended(tmp_path: Path, make_r
     assert len(page) < 200_000
 
 
+def test_what_the_slider_shows_last_is_what_the_tables_say(make_run: MakeRun) -> None:
+    (group,) = groups([read_run(make_run("icarl", seed)) for seed in (0, 1)])
+    assert len(confusions(group)) == len(class_rates(group)) == 5
+    for rates, row in zip(class_rates(group)[-1], per_class(group), strict=True):
+        assert rates == pytest.approx(row.rates)
+    for t in range(5):
+        told = [
+            (one + other) / 2
+            for one, other in zip(
+                *(run.metrics["softmax"]["per_class_over_tasks"][t].values() for run in group.results),
+                strict=True,
+            )
+        ]
+        assert [rates[0] for rates in class_rates(group)[t]] == pytest.approx(told)
+
+
+def test_seeds_that_learned_in_different_orders_share_the_last_task_alone(
+    tmp_path: Path, make_run: MakeRun, make_metrics: MakeMetrics
+) -> None:
+    classes = make_metrics("icarl")["classes"]
+    folders = [
+        make_run("icarl", 0),
+        make_run("icarl", 1, metrics=make_metrics("icarl", 1, classes=classes[::-1])),
+    ]
+    (group,) = groups([read_run(folder) for folder in folders])
+    counts = [np.array(run.metrics["softmax"]["confusion"]) for run in group.results]
+    both = counts[0] + counts[1][::-1, ::-1]
+    (matrix,) = confusions(group)
+    assert matrix == pytest.approx(100 * both / both.sum(axis=1, keepdims=True))
+
+
+def test_numbers_for_the_script_cannot_end_its_element(
+    tmp_path: Path, make_run: MakeRun, make_metrics: MakeMetrics
+) -> None:
+    names = ["</script><b>x</b>", "<!--", "a", "b"]
+    folder = make_run("endocil", metrics=make_metrics("endocil", classes=names, sizes=(2, 2)))
+    page = _page(tmp_path, [folder])
+    (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', page)
+    assert json.loads(data)[0]["tasks"] == [names[:2], names[2:]]
+
+
 def test_the_page_of_four_runs_is_small(four: str) -> None:
     assert len(four.encode()) < 1_000_000
+
+
+def test_a_page_of_thirteen_methods_and_three_seeds_with_a_gallery_is_under_five_megabytes(
+    tmp_path: Path, make_run: MakeRun, make_metrics: MakeMetrics
+) -> None:
+    metrics = make_metrics("icarl")
+    folders = [
+        make_run(method, seed, metrics=metrics) for method in sorted(METHODS_THERE) for seed in range(3)
+    ]
+    pixels = render(0, "polyp", 0, 256)
+    shown = range(room_for(13, 14))
+    exemplars = [Exemplar(f"{k:070}.jpg", k, "0", "", "", pixels) for k in shown]
+    gallery = {folder.name: dict.fromkeys(metrics["classes"], exemplars) for folder in folders[::3]}
+    page = _page(tmp_path, folders, gallery=gallery)
+    assert page.count("<img") == 13 * 14 * len(shown)
+    assert len(page.encode()) < 5_000_000
 
 
 def test_runs_on_different_images_cannot_stand_on_one_page(

@@ -132,7 +132,7 @@ def demo(
     folders = [folder / method for method in settings]
     page = folder / "report.html"
     records = [read_run(one) for one in folders]
-    gallery = RunFolder(folder / "endocil").gallery()
+    gallery = RunFolder(folder / "endocil").gallery() if settings["endocil"].run.gallery else None
     write_page(records, page, title="endocil demo: synthetic endoscopy", gallery=gallery)
     _print_results(folders, page)
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from endocil.figures.material import Experiment, Material, NotDrawnError
-from endocil.memory import SELECTORS, Candidates, Selector, build_selector, unit
+from endocil.memory import SELECTORS, Candidates, Selector, build_selector, even_share, unit
 from endocil.randomness import generator
 from endocil.report.runs import RunRecord
 from endocil.selection import Selection
@@ -90,6 +90,8 @@ def _read(panel: str, group: Experiment, run: RunRecord) -> FixedFeatures:
         for label in torch.unique(kept["labels"]).tolist()
         for mine in [kept["labels"] == label]
     )
-    quota = memory.get("per_class") or int(memory["total"]) // len(classes)
+    quota = memory.get("per_class") or even_share(
+        [len(one.features) for one in classes], int(memory["total"])
+    )
     own = {key: value for key, value in memory.items() if key not in ("per_class", "total", "select")}
     return FixedFeatures(panel, group.label, classes, int(quota), own if memory.get("select") == MMD else {})

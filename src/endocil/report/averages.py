@@ -52,23 +52,67 @@ def task_accuracy(group: Runs) -> Matrix:
     return [[mean(values) for values in zip(*lines, strict=True)] for lines in zip(*matrices, strict=True)]
 
 
-def confusion(group: Runs) -> Matrix:
-    """Percent of the images of each true class (row) given to each class (column), seeds taken together.
-
-    Seeds may have learned the classes in different orders; the first run's order is used."""
+def tasks(group: Runs) -> list[list[str]]:
+    """The classes that each task brings, in the first run's order."""
+    ends = classes_seen(group)
     classes = group.first.metrics["classes"]
-    counts = sum(_aligned(run.metrics, classes) for run in group.results)
-    totals = np.asarray(counts).sum(axis=1, keepdims=True)
-    percent = 100.0 * np.asarray(counts) / np.maximum(totals, 1)
+    return [classes[start:end] for start, end in zip((0, *ends), ends, strict=False)]
+
+
+def task_by_task(group: Runs) -> bool:
+    """Whether what is known after each task can be averaged: seeds may have learned the classes in different orders,
+    and records of earlier versions have the last task only."""
+    classes = group.first.metrics["classes"]
+    return all(
+        run.metrics["classes"] == classes and "confusions" in run.metrics[HEAD] for run in group.results
+    )
+
+
+def confusions(group: Runs) -> list[Matrix]:
+    """Percent of the images of each true class (row) given to each class (column), seeds taken together: after each
+    task, or after the last alone where the tasks cannot be averaged. The first run's order of classes is used."""
+    return [_percent(np.sum(counts, axis=0)) for counts in _counts(group)]
+
+
+def _percent(counts: np.ndarray) -> Matrix:
+    totals = counts.sum(axis=1, keepdims=True)
+    percent = 100.0 * counts / np.maximum(totals, 1)
     return [
         line if total else [None] * len(line)
         for line, total in zip(percent.tolist(), totals[:, 0], strict=True)
     ]
 
 
+def _counts(group: Runs) -> list[list[np.ndarray]]:
+    """After each task, the confusion of each seed."""
+    if task_by_task(group):
+        by_run = [run.metrics[HEAD]["confusions"] for run in group.results]
+        return [list(map(np.asarray, counts)) for counts in zip(*by_run, strict=True)]
+    return [[_aligned(run.metrics, group.first.metrics["classes"]) for run in group.results]]
+
+
 def _aligned(metrics: Mapping[str, Any], classes: Sequence[str]) -> np.ndarray:
     order = [metrics["classes"].index(name) for name in classes]
     return np.asarray(metrics[HEAD]["confusion"], dtype=np.int64)[np.ix_(order, order)]
+
+
+def class_rates(group: Runs) -> list[list[tuple[float | None, ...]]]:
+    """CLASS_RATES of each class seen so far, means over the seeds: after each task, or after the last alone."""
+    return [
+        [tuple(map(mean, zip(*rates, strict=True))) for rates in zip(*map(_rates, counts), strict=True)]
+        for counts in _counts(group)
+    ]
+
+
+def _rates(counts: np.ndarray) -> list[tuple[float | None, ...]]:
+    """As in endocil.metrics: nothing divided by nothing is no recall, but a precision and F1 of 0."""
+    right, images, given = counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)
+    found: list[tuple[float | None, ...]] = []
+    for i, n in enumerate(images.tolist()):
+        recall = 100.0 * right[i] / n if n else None
+        both = max(n + int(given[i]), 1)
+        found.append((recall, 100.0 * right[i] / max(int(given[i]), 1), 200.0 * right[i] / both))
+    return found
 
 
 def per_class(group: Runs) -> list[Row]:

@@ -8,7 +8,7 @@ import numpy as np
 from endocil.errors import EndocilError
 from endocil.metrics import TABLE_METRICS
 from endocil.predictions import Head
-from endocil.report.answers import Answers, SharedTest, has_predictions, read_answers
+from endocil.report.answers import Answers, SharedTest, read_answers
 from endocil.report.averages import Runs
 from endocil.report.grouping import groups as grouped
 from endocil.report.runs import RunRecord
@@ -92,6 +92,7 @@ def source_table(examined: Examined, resamples: int = RESAMPLES) -> Table:
     if not any(sources):
         raise EndocilError("the images of these runs do not say which source they come from")
     rows: list[tuple[Cell, ...]] = []
+    contests: list[str | None] = []  # none for upper bounds
     for name in sorted(set(sources.tolist())):
         counted = sources == name
         measures = [[one.accuracy_of(counted) for one in answers] for answers in examined.answers]
@@ -102,6 +103,7 @@ def source_table(examined: Examined, resamples: int = RESAMPLES) -> Table:
             assert known is not None
             cell = replace(known, interval=interval)
             rows.append((name or "unknown", int(counted.sum()), group.label, len(group.seeds), cell))
+            contests.append(name if group.incremental else None)
     columns = (
         Column("source", "Source"),
         Column("images", "Images", True),
@@ -109,10 +111,9 @@ def source_table(examined: Examined, resamples: int = RESAMPLES) -> Table:
         Column("seeds", "Seeds", True),
         Column("acc_last", TITLES["acc_last"], True, "max"),
     )
-    contests = tuple(str(row[0]) for row in rows)
     head = examined.head.replace("_", "-")
     caption = f"Accuracy of the {head} head after the last task, source by source, in percent"
-    return Table(caption, columns, tuple(rows), contests)
+    return Table(caption, columns, tuple(rows), tuple(contests))
 
 
 @dataclass(frozen=True)
@@ -162,17 +163,3 @@ def _versus(examined: Examined, metric: str, i: int, base: int, values: dict[int
     return Versus(
         one, metric, examined.head, float(means[0] - means[1]), percentile_interval(differences), p, exact
     )
-
-
-def lead(best: Runs, second: Runs) -> Versus | None:
-    """The best against the second in accuracy after the last task; None where predictions are not at hand, or are of
-    different images, which a page may show but nobody can pair."""
-    runs = [*best.results, *second.results]
-    if not all(map(has_predictions, runs)):
-        return None
-    try:
-        answers = iter(read_answers(runs, "softmax"))
-    except EndocilError:
-        return None
-    pair = tuple(tuple(next(answers) for _ in group.results) for group in (best, second))
-    return versus(Examined((best, second), pair), second, ["acc_last"])[0]

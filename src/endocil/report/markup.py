@@ -6,12 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from endocil.report.names import DASH
-from endocil.report.tables import Table, shown
+from endocil.report.tables import TITLES, Cell, Table, shown, within
 
 NUMERIC = ' class="n"'
-INK_TURNS = (
-    0.76  # above this share of the heat colour the letters change; either way their contrast is over 4.5
-)
 
 
 def escaped(text: object) -> str:
@@ -36,6 +33,12 @@ def scrolling(body: str, name: str) -> str:
     return f'<div class="scroll" role="region" tabindex="0" aria-label="{escaped(name)}">{body}</div>'
 
 
+def captioned(text: str, when: str = "") -> str:
+    """A table's caption, which stays in sight while the table is scrolled. The script changes `when` with the task."""
+    moment = f' <span class="when">{escaped(when)}</span>' if when else ""
+    return f"<caption><span>{escaped(text)}{moment}</span></caption>"
+
+
 def details(summary: str, body: str) -> str:
     return f"<details><summary>{escaped(summary)}</summary>{body}</details>"
 
@@ -48,6 +51,21 @@ def legend(entries: Iterable[tuple[str, str]]) -> str:
     """(sample, name) pairs."""
     items = "".join(f"<li>{sample}{escaped(name)}</li>" for sample, name in entries)
     return f'<ul class="legend">{items}</ul>'
+
+
+def switches(entries: Iterable[tuple[str, str]]) -> str:
+    """A legend in which each entry can be switched off. Without a script it is a legend."""
+    items = "".join(
+        f'<li><label><input type="checkbox" value="{i}" checked hidden>{sample}{escaped(name)}</label></li>'
+        for i, (sample, name) in enumerate(entries)
+    )
+    buttons = (
+        '<button type="button" value="all">All</button> <button type="button" value="none">None</button>'
+    )
+    return (
+        f'<fieldset class="switch"><legend>Methods</legend>'
+        f'<p class="script" hidden>{buttons}</p><ul class="legend">{items}</ul></fieldset>'
+    )
 
 
 def head_row(titles: Sequence[str], *, numeric_from: int = 1) -> str:
@@ -72,60 +90,35 @@ def plain_table(
         for row in rows
     )
     head = head_row([escaped(title) for title in titles], numeric_from=numeric_from)
-    whole = f"<table><caption>{escaped(caption)}</caption>{head}<tbody>{body}</tbody></table>"
+    whole = f"<table>{captioned(caption)}{head}<tbody>{body}</tbody></table>"
     return scrolling(whole, caption)
 
 
 def result_table(table: Table) -> str:
     """A table of results; the best values are bold, upper bounds stand apart below a line."""
     marked = table.marked()
-    head = head_row([subscripted(column.title) for column in table.columns])
+    head = "".join(
+        f'<th scope="col"{NUMERIC if column.numeric else ""}>{subscripted(column.title)}</th>'
+        for column in table.columns
+    )
     rows = []
     for i, row in enumerate(table.rows):
-        cells = [f'<th scope="row">{escaped(shown(row[0]))}</th>']
+        first = shown(row[0])
+        cells = [f'<th scope="row">{subscripted(first) if first in TITLES.values() else escaped(first)}</th>']
         for j, cell in enumerate(row[1:], 1):
             text = escaped(shown(cell))
-            cells.append(f"<td{NUMERIC}>{f'<strong>{text}</strong>' if (i, j) in marked else text}</td>")
+            best = f"<strong>{text}</strong>" if (i, j) in marked else text
+            numeric = NUMERIC if table.columns[j].numeric else ""
+            cells.append(f"<td{numeric}>{best}{_within(cell)}</td>")
         apart = ' class="apart"' if table.contests and table.contests[i] is None else ""
         rows.append(f"<tr{apart}>{''.join(cells)}</tr>")
-    whole = f"<table><caption>{escaped(table.caption)}</caption>{head}<tbody>{''.join(rows)}</tbody></table>"
+    whole = (
+        f"<table>{captioned(table.caption)}<thead><tr>{head}</tr></thead>"
+        f"<tbody>{''.join(rows)}</tbody></table>"
+    )
     return scrolling(whole, table.caption)
 
 
-def heat_table(
-    caption: str,
-    corner: str,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    values: Sequence[Sequence[float | None]],
-    *,
-    upright: bool = False,
-) -> str:
-    """Percentages as a table whose cells grow darker with the value; `upright` turns long column headings."""
-    kind = "heat upright" if upright else "heat"
-    heads = "".join(f'<th scope="col"><span>{escaped(name)}</span></th>' for name in columns)
-    body = "".join(
-        f'<tr><th scope="row">{escaped(name)}</th>{"".join(map(_heat_cell, line))}</tr>'
-        for name, line in zip(rows, values, strict=True)
-    )
-    whole = (
-        f'<table class="{kind}"><caption>{escaped(caption)}</caption>'
-        f'<thead><tr><th scope="col">{escaped(corner)}</th>{heads}</tr></thead><tbody>{body}</tbody></table>'
-    )
-    return scrolling(whole, caption)
-
-
-def _heat_cell(value: float | None) -> str:
-    if value is None or not math.isfinite(value):
-        return "<td></td>"
-    share = min(max(value / 100, 0.0), 1.0)
-    turned = ' class="hot"' if share > INK_TURNS else ""
-    # A nought in each empty cell of a confusion matrix would hide the few that matter.
-    return f'<td{turned} style="--v:{share:.2f}">{"·" if value == 0 else f"{value:.0f}"}</td>'
-
-
-def bar_cell(value: float | None) -> str:
-    """A percentage with a bar behind it."""
-    if value is None or not math.isfinite(value):
-        return f"<td{NUMERIC}>{DASH}</td>"
-    return f'<td class="n bar" style="--v:{value:.1f}%"><span>{value:.1f}</span></td>'
+def _within(cell: Cell) -> str:
+    interval = within(cell)
+    return f'<br><span class="within">{interval}</span>' if interval else ""

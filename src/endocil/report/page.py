@@ -1,5 +1,7 @@
 """One self-contained HTML page about one or several runs: opens offline, asks nothing from outside."""
 
+import base64
+import hashlib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -7,51 +9,75 @@ from string import Template
 
 from endocil.errors import EndocilError
 from endocil.files import write_atomically
-from endocil.report import sections
-from endocil.report.averages import Runs
+from endocil.report import facts, sections, task_views
+from endocil.report.averages import HEAD, Runs, mean
+from endocil.report.contest import contest, examined_or_none
+from endocil.report.curves import curves
+from endocil.report.gallery import Gallery, gallery
 from endocil.report.grouping import groups as grouped
 from endocil.report.markup import escaped
 from endocil.report.method_section import method_section
 from endocil.report.runs import RunRecord
 from endocil.report.sentences import what_was_run
+from endocil.report.shaded import SHADES
 
 
 def write_page(
-    records: Sequence[RunRecord], path: Path, *, title: str, gallery: sections.Gallery | None = None
+    records: Sequence[RunRecord],
+    path: Path,
+    *,
+    title: str,
+    gallery: Gallery | None = None,
+    names: bool = True,
 ) -> None:
-    """Write the page; `gallery` maps a class to (image id, uint8 pixels) of exemplars to show."""
-    write_atomically(Path(path), page(records, title=title, gallery=gallery))
+    """Write the page; `gallery` holds exemplars to show, `names` says whether with the names of images and groups."""
+    write_atomically(Path(path), page(records, title=title, pictures=gallery, names=names))
 
 
-def page(records: Sequence[RunRecord], *, title: str, gallery: sections.Gallery | None = None) -> str:
+def page(
+    records: Sequence[RunRecord], *, title: str, pictures: Gallery | None = None, names: bool = True
+) -> str:
     """The page as text. All runs must have been tested on the same classes and as many images."""
     _refuse_unlike(records)
+    examined = examined_or_none(records)
     # Methods that learn task by task come first, the upper bound after them, everywhere on the page.
     groups = sorted(grouped(records), key=lambda group: not group.incremental)
-    body = "".join(
-        [
-            sections.results(groups),
-            sections.curves(groups),
-            sections.recall_by_class(groups),
-            _methods(groups),
-            sections.nearest_mean(groups),
-            sections.gallery(gallery),
-            sections.leaks(records),
-            sections.settings_and_environment(records),
-        ]
-    )
+    found = contest(examined)
+    parts = [
+        ("results", "Results", sections.results(groups, examined, found)),
+        ("noise", "Is it noise?", sections.verdicts(groups, found)),
+        ("accuracy", "Accuracy as classes arrive", curves(groups)),
+        ("recall", "What each method knows in the end", sections.recall_by_class(groups)),
+        ("sources", "Source by source", sections.sources(groups, examined)),
+        ("methods", "The method" if len(groups) == 1 else "Method by method", _methods(groups)),
+        ("nearest-mean", "Nearest-mean head", sections.nearest_mean(groups)),
+        ("gallery", "Some exemplars", gallery(groups, pictures or {}, names=names)),
+        ("leaks", "The images, and how new those of the test are", facts.leaks(records)),
+        ("definitions", "What the numbers mean", facts.definitions()),
+        ("settings", "Settings and environment", facts.settings_and_environment(records)),
+    ]
+    there = [part for part in parts if part[2]]
+    script, style = _asset("page.js"), _asset("page.css") + SHADES
     return Template(_asset("page.html")).substitute(
         title=escaped(title),
-        style=_asset("page.css"),
-        script=_asset("page.js"),
+        script_hash=_digest(script),
+        style_hash=_digest(style),
+        style=style,
+        script=script,
+        data=task_views.data(groups),
         summary=escaped(what_was_run(groups)),
-        navigation=_navigation(groups, body),
-        body=body,
+        navigation=_navigation(groups, [name for name, _, _ in there]),
+        body="".join(_section(*part) for part in there),
     )
 
 
 def _asset(name: str) -> str:
     return resources.files("endocil.report").joinpath("assets", name).read_text("utf-8")
+
+
+def _digest(text: str) -> str:
+    """For the page's policy: this text may run or style it, no other."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
 
 
 def _refuse_unlike(records: Sequence[RunRecord]) -> None:
@@ -70,22 +96,28 @@ def _question(run: RunRecord) -> dict[str, int]:
     return {name: run.images.get(name, {}).get("test", 0) for name in run.metrics["classes"]}
 
 
+def _section(name: str, title: str, body: str) -> str:
+    head = f'<h2 id="{name}-title">{escaped(title)}</h2>'
+    return f'<section id="{name}" aria-labelledby="{name}-title">{head}{body}</section>'
+
+
 def _methods(groups: Sequence[Runs]) -> str:
-    one = len(groups) == 1
-    several_seeds = any(len(group.seeds) > 1 for group in groups)
+    accuracies = [mean(run.metrics[HEAD]["acc_last"] for run in group.results) or 0.0 for group in groups]
+    learners = [i for i, group in enumerate(groups) if group.incremental] or range(len(groups))
+    best = max(learners, key=accuracies.__getitem__)
     note = (
         "<p>Numbers are means over the seeds; training curves and exemplars are those of the first seed.</p>"
     )
+    several_seeds = any(len(group.seeds) > 1 for group in groups)
     body = "".join(method_section(group, index) for index, group in enumerate(groups))
-    return sections.section(
-        "methods", "The method" if one else "Method by method", (note if several_seeds else "") + body
-    )
+    return (note if several_seeds else "") + task_views.controls(groups, best) + body
 
 
-def _navigation(groups: Sequence[Runs], body: str) -> str:
-    places = [("results", "Results"), ("accuracy", "Accuracy"), ("recall", "Classes")]
+def _navigation(groups: Sequence[Runs], there: Sequence[str]) -> str:
+    places = [("results", "Results"), ("noise", "Noise"), ("accuracy", "Accuracy"), ("recall", "Classes")]
+    places += [("sources", "Sources")]
     places += [(f"method-{index}", group.label) for index, group in enumerate(groups)]
     places += [("nearest-mean", "Nearest mean"), ("gallery", "Exemplars"), ("leaks", "Train and test")]
-    places += [("settings", "Settings")]
-    there = [(name, text) for name, text in places if f' id="{name}"' in body]
-    return "".join(f'<li><a href="#{name}">{escaped(text)}</a></li>' for name, text in there)
+    places += [("definitions", "Definitions"), ("settings", "Settings")]
+    shown = [(name, text) for name, text in places if name in there or name.startswith("method-")]
+    return "".join(f'<li><a href="#{name}">{escaped(text)}</a></li>' for name, text in shown)

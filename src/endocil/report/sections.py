@@ -1,105 +1,89 @@
-"""The parts of the page that speak of all runs together."""
+"""The parts of the page that compare all experiments: results, their worth, classes, sources, the other head."""
 
-import base64
-import io
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
-from PIL import Image
-
-from endocil.audit.leaks import RATES
-from endocil.metrics import METRICS, TABLE_METRICS
-from endocil.report import averages, svg
-from endocil.report.averages import Runs
-from endocil.report.grouping import differing, flat
-from endocil.report.markup import (
-    details,
-    escaped,
-    figure,
-    heat_table,
-    legend,
-    number,
-    plain_table,
-    result_table,
-    subscripted,
-)
-from endocil.report.names import portable, written
+from endocil.metrics import METRICS
+from endocil.report import averages
+from endocil.report.averages import HEAD, Runs
+from endocil.report.comparing import Examined, interval_note, interval_table, source_table
+from endocil.report.contest import Contest, examined_or_none
+from endocil.report.markup import details, escaped, number, plain_table, result_table, subscripted
 from endocil.report.runs import RunRecord
-from endocil.report.sentences import what_is_seen
-from endocil.report.tables import TITLES, comparison
+from endocil.report.sentences import metric, told
+from endocil.report.shaded import heat_table
+from endocil.report.tables import TITLES, Table, comparison
+from endocil.report.versus_table import versus_note, versus_table
 
-THUMBNAIL = 64  # pixels
-
-Gallery = Mapping[str, list[tuple[str, np.ndarray]]]
-
-
-def section(name: str, title: str, body: str) -> str:
-    head = f'<h2 id="{name}-title">{escaped(title)}</h2>'
-    return f'<section id="{name}" aria-labelledby="{name}-title">{head}{body}</section>'
+FURTHER = ("balanced_last", "af_printed", "forgetting_max")
+TURNED = 6  # more columns than these have upright headings
 
 
-def results(groups: Sequence[Runs]) -> str:
-    table = comparison([run for group in groups for run in group.results])
-    note = "<p>Bold: the best of the methods that learn task by task.</p>" if table.marked() else ""
-    said = "".join(f"<p>{escaped(sentence)}</p>" for sentence in what_is_seen(groups))
-    return section(
-        "results", "Results", result_table(table) + note + _definitions() + f'<div class="seen">{said}</div>'
+def results(groups: Sequence[Runs], examined: Examined | None, found: Contest | None) -> str:
+    """The table, then what it says in words."""
+    table = interval_table(examined) if examined else comparison(_records(groups))
+    notes = [interval_note(examined)] if examined else []
+    if table.marked():
+        notes.insert(0, "Bold: the best of the methods that learn task by task.")
+    said = "".join(f"<p>{_with_metrics(sentence)}</p>" for sentence in told(groups, found))
+    return (
+        f'<div class="pair"><div class="block">{result_table(table)}</div><div class="seen">{said}</div></div>'
+        f'<p class="note">{escaped(" ".join(notes))}</p>{_further(groups)}'
     )
 
 
-def _definitions() -> str:
-    items = "".join(
-        f"<dt>{subscripted(TITLES.get(name, name))}</dt><dd>{escaped(METRICS[name])}</dd>"
-        for name in TABLE_METRICS
-    )
-    return f"<details><summary>What the columns mean</summary><dl>{items}</dl></details>"
+def _with_metrics(sentence: str) -> str:
+    """Names of metrics as in the table's head."""
+    text = escaped(sentence)
+    for title in TITLES.values():
+        text = text.replace(title, subscripted(title))
+    return text
 
 
-def curves(groups: Sequence[Runs]) -> str:
-    """Accuracy after each task for all experiments; one trained on everything at once is a single point."""
-    lines = [_curve(group, style) for style, group in enumerate(groups)]
-    counts = sorted({count for group in groups for count in averages.classes_seen(group)})
-    margin = 0.06 * max(1, counts[-1] - counts[0])
-    ticks = tuple((float(count), str(count)) for count in counts)
-    x = svg.Axis("classes learned so far", counts[0] - margin, counts[-1] + margin / 2, ticks)
-    y = svg.Axis("accuracy (%)", 0, 100, tuple((value, str(value)) for value in range(0, 101, 20)))
-    told = "; ".join(f"{line.name}: {', '.join(number(value) for value in line.y)}" for line in lines)
-    picture = svg.line_chart(lines, x, y, title=f"Accuracy after each task in percent. {told}")
-    shown = legend((svg.sample(line.style), line.name) for line in lines)
-    caption = "Accuracy on the test images of all classes learned so far, after each task."
-    if not all(group.incremental for group in groups):
-        caption += " A method trained on everything at once is a single point."
-    if any(line.deviations and any(line.deviations) for line in lines):
-        caption += " Upright strokes: ± one standard deviation over the seeds."
-    return section(
-        "accuracy", "Accuracy as classes arrive", figure(picture, caption, shown) + _curve_numbers(lines)
-    )
+def _records(groups: Sequence[Runs]) -> list[RunRecord]:
+    return [run for group in groups for run in group.results]
 
 
-def _curve(group: Runs, style: int) -> svg.Series:
-    values = averages.accuracy_per_task(group)
-    return svg.Series(
-        group.label,
-        tuple(map(float, averages.classes_seen(group))),
-        tuple(value.mean if value else None for value in values),
-        style,
-        tuple(value.deviation if value else None for value in values),
-    )
-
-
-def _curve_numbers(lines: Sequence[svg.Series]) -> str:
-    counts = sorted({x for line in lines for x in line.x})
+def _further(groups: Sequence[Runs]) -> str:
+    """Other ways to count the same: mean and deviation over the seeds."""
     rows = [
-        [line.name, *(number(dict(zip(line.x, line.y, strict=True)).get(count)) for count in counts)]
-        for line in lines
+        [group.label, *(str(metric(group, name) or number(None)) for name in FURTHER)] for group in groups
     ]
-    table = plain_table(
-        "Accuracy in percent by the number of classes learned",
-        ["Method", *(f"{c:.0f}" for c in counts)],
-        rows,
+    meanings = "".join(
+        f"<dt>{escaped(name)}</dt><dd>{escaped(METRICS[name].replace('`', ''))}</dd>" for name in FURTHER
     )
-    return details("The numbers of this picture", table)
+    table = plain_table("Further measures of the same head in percent", ["Method", *FURTHER], rows)
+    return details("Balanced accuracy, and forgetting counted otherwise", f"{table}<dl>{meanings}</dl>")
+
+
+def verdicts(groups: Sequence[Runs], found: Contest | None) -> str:
+    """Every method against the best: accuracy after the last task in the open, the other columns below it."""
+    if found is None:
+        several = len([group for group in groups if group.incremental]) > 1
+        why = "the predictions are not beside the runs, or are of different images"
+        return f"<p>The differences were not tested: {why}.</p>" if several else ""
+    best = escaped(found.best.label)
+    note = (
+        f"<p>The others are compared with {best} because it did best on these very images. That favours it a "
+        f"little, and the correction for many comparisons does not know of it.</p>"
+    )
+    computed = escaped(versus_note(found.examined, found.found, found.best))
+    others = [one for one in found.found if one.metric != "acc_last"]
+    rest = details("The same for the other columns", result_table(versus_table(others, found.best)))
+    return f'{_last(found)}{note}<p class="note">{computed}</p>{rest}'
+
+
+def _last(found: Contest) -> str:
+    """The verdict next to the method, where a phone shows it, and no column that would say Acc_last in every row."""
+    table = versus_table(found.of("acc_last"), found.best)
+    wanted = ("method", "verdict", "value", "difference", "low", "high", "p", "p_holm", "seeds")
+    places = [[column.key for column in table.columns].index(key) for key in wanted]
+    return result_table(
+        Table(
+            f"Accuracy after the last task against {found.best.label}: points, on the same test images",
+            tuple(table.columns[j] for j in places),
+            tuple(tuple(row[j] for j in places) for row in table.rows),
+        )
+    )
 
 
 def recall_by_class(groups: Sequence[Runs]) -> str:
@@ -110,86 +94,27 @@ def recall_by_class(groups: Sequence[Runs]) -> str:
     by_group = [{row.name: row.rates[0] for row in averages.per_class(group)} for group in groups]
     values = [[recalls.get(name) for recalls in by_group] for name in classes]
     caption = "Percent of each class's test images recognised after the last task"
-    table = heat_table(caption, "Class", classes, [group.label for group in groups], values)
-    return section("recall", "What each method knows in the end", table)
+    labels = [group.label for group in groups]
+    return heat_table(caption, "Class", classes, labels, values, upright=len(labels) > TURNED)
+
+
+def sources(groups: Sequence[Runs], examined: Examined | None) -> str:
+    """Each source alone, all methods beside each other."""
+    if examined is None or len(groups) < 2 or not any(examined.tested.sources):
+        return ""
+    shown = result_table(source_table(examined))
+    return f'{shown}<p class="note">{escaped(interval_note(examined))}</p>'
 
 
 def nearest_mean(groups: Sequence[Runs]) -> str:
-    table = comparison([run for group in groups for run in group.results], head="nearest_mean")
-    if not table.rows:
+    """The other head, for methods that have one."""
+    runs = [run for run in _records(groups) if run.metrics.get("nearest_mean") is not None]
+    if not runs:
         return ""
+    examined = examined_or_none(runs, "nearest_mean")
+    table = interval_table(examined) if examined else comparison(runs, head="nearest_mean")
     note = (
         "<p>The same networks, but an image goes to the class whose mean exemplar feature is nearest. "
-        "The results above are those of the softmax head.</p>"
+        f"The results above are those of the {HEAD} head.</p>"
     )
-    return section("nearest-mean", "Nearest-mean head", note + result_table(table))
-
-
-def gallery(pictures: Gallery | None) -> str:
-    """Exemplars as small pictures inside the page."""
-    if not pictures:
-        return ""
-    blocks = []
-    for name, images in pictures.items():
-        shown = "".join(_thumbnail(name, image_id, pixels) for image_id, pixels in images)
-        blocks.append(f"<figure><figcaption>{escaped(name)}</figcaption><div>{shown}</div></figure>")
-    return section("gallery", "Some exemplars", f'<div class="gallery">{"".join(blocks)}</div>')
-
-
-def _thumbnail(name: str, image_id: str, pixels: np.ndarray) -> str:
-    told = escaped(f"{name}: {image_id}")
-    return f'<img alt="{told}" title="{told}" src="{_data_uri(pixels)}">'
-
-
-def _data_uri(pixels: np.ndarray) -> str:
-    picture = Image.fromarray(pixels)
-    picture.thumbnail((THUMBNAIL, THUMBNAIL))
-    file = io.BytesIO()
-    picture.save(file, "PNG", optimize=True)
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode("ascii")
-
-
-def leaks(runs: Sequence[RunRecord]) -> str:
-    """What of the test part the training part knows: the results hold for images as new as these."""
-    rows = {
-        (RATES[name], f"{100 * rate:.1f} %")
-        for run in runs
-        for name, rate in run.leaks.items()
-        if name in RATES and rate is not None
-    }
-    notes = dict.fromkeys(note for run in runs for note in run.notes)
-    told = f"<ul>{''.join(f'<li>{escaped(note)}</li>' for note in notes)}</ul>" if notes else ""
-    if not rows:
-        return section("leaks", "The images", told) if told else ""
-    order = list(RATES.values())
-    table = plain_table(
-        "Share of the test images with something like them in the training part",
-        ["In the training part there is", "Of the test images"],
-        [list(row) for row in sorted(rows, key=lambda row: (order.index(row[0]), row[1]))],
-    )
-    note = (
-        "<p>A split by image puts near duplicates and neighbouring frames on both sides; accuracy on new patients "
-        "is lower then. A split by group (scenario.split_by) keeps them together.</p>"
-    )
-    return section("leaks", "The images, and how new those of the test are", table + note + told)
-
-
-def settings_and_environment(runs: Sequence[RunRecord]) -> str:
-    """Nobody's folders: absolute paths are shown by their last name."""
-    names = [run.name for run in runs]
-    settings = _facts("Settings", names, [flat(portable(run.settings)) for run in runs])
-    environment = _facts("Environment", names, [flat(portable(run.environment)) for run in runs])
-    return section("settings", "Settings and environment", settings + environment)
-
-
-def _facts(title: str, names: Sequence[str], facts: Sequence[Mapping[str, Any]]) -> str:
-    """What all runs share once, then what differs with a column for each run."""
-    unlike = differing(facts)
-    keys = list(dict.fromkeys(key for each in facts for key in each))
-    shared = [[key, written(facts[0].get(key))] for key in keys if key not in unlike]
-    other = [[key, *(written(each.get(key)) for each in facts)] for key in keys if key in unlike]
-    of = "of this run" if len(facts) == 1 else "shared by all runs"
-    body = plain_table(f"{title} {of}", ["Name", "Value"], shared, numeric_from=2) if shared else ""
-    if other:
-        body += plain_table(f"{title} that differ", ["Name", *names], other, numeric_from=len(names) + 1)
-    return details(title, body)
+    return note + result_table(table)

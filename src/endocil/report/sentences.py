@@ -1,16 +1,18 @@
 """Plain language, computed from the numbers: what was run, and what is seen."""
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from endocil.report.averages import HEAD, Runs
-from endocil.report.comparing import Versus, lead
+from endocil.report.contest import Contest, contest, examined_or_none
+from endocil.report.contest_words import elsewhere, told_apart
 from endocil.report.names import data_label
 from endocil.report.tables import Spread, spread
+from endocil.report.wording import either, listed
 
 PERCENT = "\N{NO-BREAK SPACE}%"
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+MOST_NAMED = 4  # methods told one by one in a sentence; of more, the ends of the range
 
 
 def what_was_run(groups: Sequence[Runs]) -> str:
@@ -23,13 +25,13 @@ def what_was_run(groups: Sequence[Runs]) -> str:
 
 
 def _who(groups: Sequence[Runs]) -> str:
-    names = _listed([group.label for group in groups])
+    names = listed([group.label for group in groups])
     count = NUMBERS[len(groups)].capitalize() if len(groups) < len(NUMBERS) else str(len(groups))
     return names if len(groups) == 1 else f"{count} methods ({names})"
 
 
 def _pixels(groups: Sequence[Runs]) -> str:
-    sizes = _either(group.first.settings["data"].get("size") for group in groups)
+    sizes = either(group.first.settings["data"].get("size") for group in groups)
     return f" of {sizes} pixels" if sizes else ""
 
 
@@ -38,23 +40,23 @@ def _in_tasks(groups: Sequence[Runs]) -> str:
     if not sizes:
         return " all at once"
     if all(each == sizes[0] for each in sizes):
-        told = f" in {len(sizes[0])} tasks of {_listed(list(map(str, sizes[0])))} classes"
+        told = f" in {len(sizes[0])} tasks of {listed(list(map(str, sizes[0])))} classes"
     else:
-        told = f" in {_either(len(each) for each in sizes)} tasks"
+        told = f" in {either(len(each) for each in sizes)} tasks"
     at_once = [group.label for group in groups if not group.incremental]
-    return told + (f" ({_listed(at_once)}: all at once)" if at_once else "")
+    return told + (f" ({listed(at_once)}: all at once)" if at_once else "")
 
 
 def _how(groups: Sequence[Runs]) -> str:
     seeds = sorted({seed for group in groups for seed in group.seeds})
     plural = "seed" if len(seeds) == 1 else "seeds"
-    return f"{_memory(groups)}{_trained(groups)}; {plural} {_listed(list(map(str, seeds)))}."
+    return f"{_memory(groups)}{_trained(groups)}; {plural} {listed(list(map(str, seeds)))}."
 
 
 def _trained(groups: Sequence[Runs]) -> str:
     """Epochs as they were run: a method may train a task in several phases, or by a schedule of its own."""
     events = [event for group in groups for event in group.first.events_of("epoch")]
-    epochs = _either(event.get("epochs") for event in events)
+    epochs = either(event.get("epochs") for event in events)
     phases = {(event["task"], event.get("phase")) for event in events}
     each = "task" if len(phases) == len({task for task, _ in phases}) else "phase of a task"
     return f"; {epochs} epochs per {each}" if epochs else ""
@@ -62,8 +64,8 @@ def _trained(groups: Sequence[Runs]) -> str:
 
 def _memory(groups: Sequence[Runs]) -> str:
     keeping = [group.first.settings.get("memory", {}) for group in groups if group.first.exemplars]
-    per_class = _either(memory.get("per_class") for memory in keeping)
-    total = _either(memory.get("total") for memory in keeping)
+    per_class = either(memory.get("per_class") for memory in keeping)
+    total = either(memory.get("total") for memory in keeping)
     limits = [f"{per_class} images per class"] * bool(per_class) + [f"{total} images in all"] * bool(total)
     if not keeping or not limits:
         return "No images were kept between tasks"
@@ -75,14 +77,32 @@ def _memory(groups: Sequence[Runs]) -> str:
 
 def what_is_seen(groups: Sequence[Runs]) -> list[str]:
     """The result in words, with what the number of seeds and test images allows to be said."""
+    runs = [run for group in groups for run in group.results]
+    return told(groups, contest(examined_or_none(runs)))
+
+
+def told(groups: Sequence[Runs], found: Contest | None) -> list[str]:
+    """The same where the comparisons are at hand already."""
     learners = [group for group in groups if group.incremental]
-    ahead = _ahead(learners)
-    said = [_accuracies(groups), _lead(learners, ahead), _forgetting(learners), _noise(groups, ahead)]
+    said = [
+        _accuracies(groups),
+        _lead(learners, found),
+        *(told_apart(found) if found else ()),
+        _forgetting(learners),
+        _noise(groups, found),
+        elsewhere(found) if found else "",
+    ]
     return [sentence for sentence in said if sentence]
 
 
 def metric(group: Runs, name: str) -> Spread | None:
     return spread(run.metrics[HEAD][name] for run in group.results)
+
+
+def _known(groups: Sequence[Runs], name: str) -> list[tuple[Spread, Runs]]:
+    """The highest first."""
+    known = [(value, group) for group in groups if (value := metric(group, name))]
+    return sorted(known, key=lambda pair: -pair[0].mean)
 
 
 def _accuracies(groups: Sequence[Runs]) -> str:
@@ -92,48 +112,47 @@ def _accuracies(groups: Sequence[Runs]) -> str:
     at_once = [f"{share} ({group.label})" for group, share in known if not group.incremental]
     told = [(group.label, share) for group, share in known if group.incremental]
     if not told:
-        return f"Trained on everything at once, right on {_listed(at_once)} of the test images."
-    first = "{} is right on {}".format(*told[0])
-    all_told = _listed([first, *(f"{label} on {share}" for label, share in told[1:])])
-    end = f"; trained on everything at once: {_listed(at_once)}" if at_once else ""
+        return f"Trained on everything at once, right on {listed(at_once)} of the test images."
+    end = f"; trained on everything at once: {listed(at_once)}" if at_once else ""
+    if len(told) > MOST_NAMED:
+        (most, first), *_, (least, last) = _known([g for g in groups if g.incremental], "acc_last")
+        span = f"{least.mean:.1f}{PERCENT} ({last.label}) to {most.mean:.1f}{PERCENT} ({first.label})"
+        return f"After the last task, the methods are right on {span} of the test images{end}."
+    opening = "{} is right on {}".format(*told[0])
+    all_told = listed([opening, *(f"{label} on {share}" for label, share in told[1:])])
     return f"After the last task, {all_told} of the test images{end}."
 
 
-def _best_two(learners: Sequence[Runs]) -> list[tuple[Spread, Runs]]:
-    known = [(value, group) for group in learners if (value := metric(group, "acc_last"))]
-    return sorted(known, key=lambda pair: -pair[0].mean)[:2]
-
-
-def _ahead(learners: Sequence[Runs]) -> Versus | None:
-    """The best two on the same test images, where their predictions are at hand."""
-    best = _best_two(learners)
-    return lead(best[0][1], best[1][1]) if len(best) == 2 else None
-
-
-def _lead(learners: Sequence[Runs], ahead: Versus | None) -> str:
-    if len(pair := _best_two(learners)) < 2:
+def _lead(learners: Sequence[Runs], found: Contest | None) -> str:
+    if len(order := _known(learners, "acc_last")) < 2:
         return ""
-    (best, winner), (second, runner_up) = pair
+    (best, winner), (second, runner_up) = order[:2]
     gap = best.mean - second.mean
     wider = max(best.deviation or 0.0, second.deviation or 0.0)
     if round(gap, 1) == 0:
         return f"{winner.label} and {runner_up.label} are level."
     within = f", which is within the spread over seeds (± {wider:.1f})" if gap < wider else ""
-    if ahead is not None:
-        low, high = (f"{round(end, 1) + 0.0:.1f}" for end in ahead.interval)
-        within = ", which is inside noise" if ahead.verdict == "inside noise" else ""
+    if found is not None:
+        nearest = found.of("acc_last")[0]  # the runner-up minus the best
+        high, low = (f"{round(-end, 1) + 0.0:.1f}" for end in nearest.interval)
+        within = ", which is inside noise" if nearest.verdict == "inside noise" else ""
         within += f" (95{PERCENT} interval of the paired difference: {low} to {high})"
     return f"{winner.label} is {gap:.1f} points ahead of {runner_up.label}{within}."
 
 
 def _forgetting(learners: Sequence[Runs]) -> str:
-    told = [f"{group.label} {value.mean:.1f}" for group in learners if (value := metric(group, "af"))]
-    if not told:
+    known = _known(learners, "af")
+    if not known:
         return ""
-    return f"Points lost since a task was learned, on average over the earlier tasks: {_listed(told)}."
+    what = "Points lost since a task was learned, on average over the earlier tasks"
+    if len(known) > MOST_NAMED:
+        (most, first), *_, (least, last) = known
+        return f"{what}: from {least.mean:.1f} ({last.label}) to {most.mean:.1f} ({first.label})."
+    told = [f"{group.label} {value.mean:.1f}" for group in learners if (value := metric(group, "af"))]
+    return f"{what}: {listed(told)}."
 
 
-def _noise(groups: Sequence[Runs], ahead: Versus | None) -> str:
+def _noise(groups: Sequence[Runs], found: Contest | None) -> str:
     fewest = min(len(group.seeds) for group in groups)
     if fewest > 1:
         return "Values are means over the seeds; ± is the sample standard deviation."
@@ -141,15 +160,6 @@ def _noise(groups: Sequence[Runs], ahead: Versus | None) -> str:
     shares = [value.mean / 100 for group in groups if (value := metric(group, "acc_last"))]
     error = 100 * max(math.sqrt(share * (1 - share) / n) for share in shares)
     chance = f"On {n:,} test images one accuracy alone has a standard error of up to {error:.1f} points."
-    if ahead is not None:
+    if found is not None:
         return f"One seed: what another seed would change is not in these numbers. {chance}"
     return f"One seed: differences of a few points are within noise. {chance}"
-
-
-def _either(values: Iterable[Any]) -> str:
-    """The different values, joined by "or"; empty when there are none."""
-    return " or ".join(dict.fromkeys(str(value) for value in values if value is not None))
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -10,7 +10,7 @@ from itertools import groupby
 
 from endocil.report.markup import escaped
 
-WIDTH, LEFT, RIGHT, TOP, BOTTOM = 520, 56, 12, 10, 44
+WIDTH, LEFT, RIGHT, TOP, BOTTOM = 520, 56, 20, 10, 44
 N_COLOURS = 7  # --c0 to --c6 in assets/page.css
 DASHES = ("", "7 4", "2 3", "9 3 2 3")
 MARKERS = (
@@ -157,7 +157,8 @@ class _Frame:
                 places = [(self.across(x), self.up(y)) for x, y in piece if y is not None]
                 strokes.append(_stroke(places, line.steps))
         path = f'<path class="line" {_dash(line.style)}d="{"".join(strokes)}"/>'
-        return f'<g class="{_colour(line.style)}">{path}{self.whiskers(line)}{self.marks(line)}</g>'
+        kind = f'class="{_colour(line.style)}" data-line="{line.style}"'
+        return f"<g {kind}>{path}{self.whiskers(line)}{self.marks(line)}</g>"
 
     def whiskers(self, line: Series) -> str:
         strokes = []

@@ -1,0 +1,103 @@
+"""Who is ahead, in words: as the verdicts say, and nothing stronger."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report.conftest import CLASSES, TASK_SIZES, _predictions
+
+from endocil.metrics import summarise
+from endocil.predictions import write_predictions
+from endocil.report import read_run
+from endocil.report.comparing import Versus
+from endocil.report.contest import Contest, contest, examined_or_none
+from endocil.report.contest_words import elsewhere, told_apart
+from endocil.report.grouping import Group
+from endocil.report.sections import sources
+
+MakeRun = Callable[..., Path]
+Verdict = tuple[str, str, float, float]  # method, metric, the method minus the best, adjusted p
+
+
+def _contest(*verdicts: Verdict) -> Contest:
+    found = tuple(
+        Versus(Group(name, ()), metric, "softmax", difference, (-9.0, 9.0), 0.5, False, adjusted)
+        for name, metric, difference, adjusted in verdicts
+    )
+    nothing: Any = None
+    return Contest(nothing, Group("best", ()), found)
+
+
+def test_those_inside_noise_are_not_called_beaten() -> None:
+    found = _contest(
+        ("far", "acc_last", -30.0, 0.001),
+        ("near", "acc_last", -1.0, 0.9),
+        ("edge", "acc_last", -5.0, 0.05),
+        ("near", "af", -8.0, 0.001),
+    )
+    assert told_apart(found) == [
+        "In accuracy after the last task, best is ahead by more than noise of far. It cannot be told apart from near "
+        "and edge. Better than best by more than noise in another column: near (AF)."
+    ]
+
+
+def test_where_all_is_noise_nobody_is_called_beaten() -> None:
+    found = _contest(("one", "acc_last", -1.0, 0.4), ("other", "acc_last", -9.0, 0.2))
+    assert told_apart(found) == [
+        "In accuracy after the last task, best is ahead by more than noise of none of the others."
+    ]
+
+
+def test_two_methods_are_told_apart_column_by_column() -> None:
+    found = _contest(
+        ("other", "acc_last", -2.0, 0.4),
+        ("other", "f1_last", -4.0, 0.01),
+        ("other", "acc_avg", 3.0, 0.01),
+        ("other", "af", 12.0, 0.001),  # forgets more
+    )
+    assert told_apart(found) == []
+    assert elsewhere(found) == (
+        "In F1_last and AF best is better than other by more than noise. In Acc_avg other is better than best by more "
+        "than noise."
+    )
+    assert elsewhere(_contest(("other", "acc_last", -2.0, 0.4), ("other", "af", 1.0, 0.4))) == ""
+
+
+def _run(make_run: MakeRun, method: str) -> Path:
+    sizes = (len(CLASSES),) if method == "joint" else TASK_SIZES
+    stored = [_predictions(method, 0, CLASSES, sizes, t) for t in range(len(sizes))]
+    folder = make_run(method, metrics=summarise(stored))
+    for t, predictions in enumerate(stored):
+        write_predictions(folder / "predictions" / f"task-{t}.csv", predictions)
+    return folder
+
+
+def test_the_best_is_compared_with_all_that_learn_task_by_task_in_every_column(make_run: MakeRun) -> None:
+    folders = [_run(make_run, method) for method in ("finetune", "icarl", "endocil", "joint")]
+    found = contest(examined_or_none([read_run(folder) for folder in folders]))
+    assert found is not None
+    assert found.best.label == "endocil"
+    assert [one.group.label for one in found.of("acc_last")] == ["icarl", "finetune"]  # the nearest first
+    assert len(found.found) == 2 * 5
+    assert found.of("acc_last")[1].verdict == "worse"
+
+
+def test_source_by_source_the_upper_bound_is_not_called_the_best(make_run: MakeRun) -> None:
+    runs = [read_run(_run(make_run, method)) for method in ("icarl", "endocil", "joint")]
+    examined = examined_or_none(runs)
+    assert examined is not None
+    body = sources(examined.groups, examined)
+    assert body.count("<strong>") == 2  # of two sources
+    assert body.count('<tr class="apart">') == 2
+
+
+@pytest.mark.parametrize("methods", [("icarl",), ("icarl", "joint")])
+def test_one_learner_has_no_contest(make_run: MakeRun, methods: tuple[str, ...]) -> None:
+    assert contest(examined_or_none([read_run(_run(make_run, method)) for method in methods])) is None
+
+
+def test_without_predictions_nothing_is_claimed(make_run: MakeRun) -> None:
+    runs = [read_run(_run(make_run, "icarl")), read_run(make_run("endocil"))]
+    assert examined_or_none(runs) is None
+    assert contest(None) is None
