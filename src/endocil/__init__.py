@@ -8,6 +8,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from endocil.bundle.lifelong import LifelongLearner as LifelongLearner
+    from endocil.bundle.model import Bundle as Bundle
     from endocil.errors import EndocilError as EndocilError
     from endocil.experiment import Result as Result
     from endocil.experiment import resume as resume
@@ -37,10 +39,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Bundle": "bundle.model",
     "CalibratedGradient": "gradients",
     "EndocilError": "errors",
     "GradientRule": "gradients",
     "ImageTable": "images.table",
+    "LifelongLearner": "bundle.lifelong",
     "Method": "methods.method",
     "Outcome": "losses",
     "Phase": "methods.method",

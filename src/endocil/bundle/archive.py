@@ -67,6 +67,8 @@ def read_archive(path: Path) -> tuple[dict[str, bytes], str]:
             entries = archive.infolist()
             _refuse_strange(path, entries, len(data))
             return {entry.filename: archive.read(entry) for entry in entries}, digest.decode()
+    except EndocilError:  # a ValueError too
+        raise
     except _BROKEN as error:
         raise EndocilError(f"the bundle {path} is damaged: {_line(error)}") from error
 

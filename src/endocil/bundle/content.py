@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
+from typing import Any, NoReturn
 
+from PIL import Image
 from pydantic import ValidationError
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
@@ -14,13 +16,28 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from endocil.bundle.archive import MANIFEST, WEIGHTS, read_archive, write_archive
+from endocil.bundle.checking import refuse_parts_that_do_not_fit
 from endocil.bundle.manifest import FORMAT, Manifest
-from endocil.bundle.pictures import Pictures, pack, refuse_unknown, unpack
+from endocil.bundle.pictures import Pictures, pack, unpack
 from endocil.errors import EndocilError
 from endocil.scenario import Task
 from endocil.settings import Settings, load_settings
 
-_UNFIT = (SafetensorError, ValueError, KeyError, TypeError, OSError, SyntaxError, RecursionError, csv.Error)
+LARGEST_MANIFEST = 8 * 2**20  # bytes; as objects of Python they take many times as much
+_PARTS = ("method", "statistics")
+_UNFIT = (
+    SafetensorError,
+    ArithmeticError,
+    LookupError,
+    OSError,
+    RuntimeError,  # RecursionError too
+    SyntaxError,  # Pillow's, of a broken PNG
+    TypeError,
+    ValueError,
+    Image.DecompressionBombError,
+    Image.DecompressionBombWarning,
+    csv.Error,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +70,16 @@ class Content:
 
 def write_content(path: Path, content: Content) -> str:
     """Whole or not at all; the digest of the file."""
+    refuse_parts_that_do_not_fit(
+        content.manifest, content.state, content.statistics, content.exemplars, content.held_out
+    )
     tensors = {f"method/{name}": value for name, value in content.state.items()}
     tensors |= {f"statistics/{name}": value for name, value in content.statistics.items()}
-    text = content.manifest.model_dump_json(indent=2)
+    text = json.dumps(content.manifest.model_dump(mode="json"), indent=2, allow_nan=False)
+    if len(text) > LARGEST_MANIFEST:
+        raise EndocilError(
+            f"the bundle's {MANIFEST} would have {len(text):,} bytes; at most {LARGEST_MANIFEST:,} can be read"
+        )
     files = {
         MANIFEST: text.encode(),
         WEIGHTS: save_tensors(
@@ -71,9 +95,10 @@ def read_content(path: Path | str) -> Content:
     """Read and check a bundle's file. Runs none of its content as code; anything strange is refused in one line."""
     path = Path(path)
     files, digest = read_archive(path)
-    manifest = _manifest(path, files)
     try:
-        tensors = load_tensors(files[WEIGHTS])
+        manifest = _manifest(path, files)
+        tensors = load_tensors(_required(files, WEIGHTS))
+        _refuse_other_parts(tensors)
         size = manifest.preprocessing.size
         content = Content(
             manifest,
@@ -83,46 +108,53 @@ def read_content(path: Path | str) -> Content:
             unpack("held-out", files, size),
             digest,
         )
-    except _UNFIT as error:
+        refuse_parts_that_do_not_fit(
+            manifest, content.state, content.statistics, content.exemplars, content.held_out
+        )
+        return content
+    except _RefusedError:
+        raise
+    except _UNFIT as error:  # an EndocilError is a ValueError
         raise _damaged(path, error) from error
-    _check(path, content)
-    return content
+
+
+class _RefusedError(EndocilError):
+    """Said in full already."""
 
 
 def _manifest(path: Path, files: Mapping[str, bytes]) -> Manifest:
-    if MANIFEST not in files:
-        raise EndocilError(f"the bundle {path} is damaged: it has no {MANIFEST}")
+    text = _required(files, MANIFEST)
+    if len(text) > LARGEST_MANIFEST:
+        raise ValueError(f"{MANIFEST} has {len(text):,} bytes; at most {LARGEST_MANIFEST:,} are read")
+    said = json.loads(text, parse_constant=_refuse_constant)
+    newer = said.get("format") if isinstance(said, dict) else None
+    if isinstance(newer, int) and newer > FORMAT:
+        raise _RefusedError(
+            f"the bundle {path} has format {str(newer)[:20]}; this version of endocil reads up to {FORMAT}: "
+            f"update endocil"
+        )
     try:
-        said = json.loads(files[MANIFEST])
-        if isinstance(said, dict) and isinstance(said.get("format"), int) and said["format"] > FORMAT:
-            raise EndocilError(
-                f"the bundle {path} has format {said['format']}; this version of endocil reads up to {FORMAT}: "
-                f"update endocil"
-            )
         return Manifest.model_validate(said)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise _damaged(path, ValueError(f"{MANIFEST}, {place}: {first['msg']}")) from None
-    except (ValueError, RecursionError) as error:
-        raise _damaged(path, error) from error
+        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        place = ".".join(str(part)[:50] for part in first["loc"])
+        raise ValueError(f"{MANIFEST}, {place}: {first['msg']}") from None
 
 
-def _check(path: Path, content: Content) -> None:
-    """Parts that do not fit together are refused before a network of any size is built."""
-    names = content.classes
-    try:
-        if len(set(names)) < len(names):
-            raise EndocilError("a class is there twice")
-        if any(size < 0 for size in content.manifest.increments) or sum(content.manifest.increments) != len(
-            names
-        ):
-            raise EndocilError(f"{len(names)} classes, but tasks of {list(content.manifest.increments)[:10]}")
-        refuse_unknown("exemplars", content.exemplars, names)
-        refuse_unknown("held-out", content.held_out, names)
-        content.settings  # noqa: B018 - raises where they are none
-    except EndocilError as error:
-        raise _damaged(path, error) from error
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{MANIFEST} has {name}, which is no number")
+
+
+def _required(files: Mapping[str, bytes], name: str) -> bytes:
+    if name not in files:
+        raise ValueError(f"it has no {name}")
+    return files[name]
+
+
+def _refuse_other_parts(tensors: Mapping[str, Any]) -> None:
+    others = [name for name in tensors if name.partition("/")[0] not in _PARTS]
+    if others:
+        raise ValueError(f"{WEIGHTS} holds {others[0][:80]!a}, which no bundle has")
 
 
 def _under(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -130,5 +162,6 @@ def _under(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _damaged(path: Path, error: BaseException) -> EndocilError:
-    reason = " ".join(str(error).split())[:300] or type(error).__name__
-    return EndocilError(f"the bundle {path} is damaged: {reason}")
+    reason = " ".join(str(error).split()) or type(error).__name__
+    shown = reason[:300].encode("ascii", "backslashreplace").decode()
+    return EndocilError(f"the bundle {path} is damaged: {shown}")

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from typing import Literal
@@ -13,8 +14,10 @@ from torch import Tensor
 
 from endocil.errors import EndocilError
 from endocil.files import ENCODING, ENCODING_ERRORS
+from endocil.opening import LARGEST
 
 Kind = Literal["exemplars", "held-out"]
+MOST_BYTES = 2 * LARGEST  # of all pixels of a kind: a small file of PNGs can claim to hold far more
 _MOST_TEXT = 4096  # characters of a cell
 
 
@@ -50,6 +53,11 @@ def no_pictures(size: int) -> Pictures:
 
 def pack(kind: Kind, pictures: Pictures) -> dict[str, bytes]:
     """Files of an archive: a table, and a PNG for each of its rows."""
+    if pictures.pixels.numel() > MOST_BYTES:
+        raise EndocilError(
+            f"{len(pictures):,} {kind} pictures are {pictures.pixels.numel():,} bytes; at most {MOST_BYTES:,} can be "
+            f"read again: keep fewer"
+        )
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([field.name for field in fields(Origin)])
@@ -73,6 +81,10 @@ def unpack(kind: Kind, files: Mapping[str, bytes], size: int) -> Pictures:
     origins = _origins(kind, table)
     if len(pngs) != len(origins):
         raise ValueError(f"{kind} has {len(origins)} rows but {len(pngs)} pictures")
+    if len(origins) * size * size * 3 > MOST_BYTES:
+        raise ValueError(
+            f"{len(origins):,} {kind} pictures of {size} x {size} take more than {MOST_BYTES:,} bytes"
+        )
     pixels = np.empty((len(origins), size, size, 3), np.uint8)
     for row in range(len(origins)):
         name = f"{kind}/{row:06d}.png"
@@ -97,7 +109,10 @@ def _origins(kind: Kind, table: bytes) -> tuple[Origin, ...]:
 
 def _pixels(name: str, png: bytes, size: int) -> np.ndarray:
     """Looked at before it is decoded: a small file can claim to be a large picture."""
-    with Image.open(io.BytesIO(png), formats=["PNG"]) as picture:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        picture = Image.open(io.BytesIO(png), formats=["PNG"])
+    with picture:
         if picture.size != (size, size) or picture.mode != "RGB":
             width, height = picture.size
             raise ValueError(
@@ -106,7 +121,11 @@ def _pixels(name: str, png: bytes, size: int) -> np.ndarray:
         return np.asarray(picture)
 
 
-def refuse_unknown(kind: Kind, pictures: Pictures, classes: Sequence[str]) -> None:
+def refuse_unknown(kind: Kind, pictures: Pictures, classes: Sequence[str], n_tasks: int) -> None:
+    """Pictures of what was never learned."""
     unknown = sorted({origin.class_name for origin in pictures.origins} - set(classes))
     if unknown:
-        raise EndocilError(f"{kind}: pictures of {unknown[0]!r}, which is none of the {len(classes)} classes")
+        shown = ascii(unknown[0][:80])
+        raise EndocilError(f"{kind}: pictures of {shown}, which is none of the {len(classes)} classes")
+    if any(origin.task >= n_tasks for origin in pictures.origins):
+        raise EndocilError(f"{kind}: a picture of a task that was never learned; there were {n_tasks}")

@@ -1,13 +1,22 @@
 """From what lies in a bundle to the method that learned it."""
 
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import chain
+
 import torch
+from torch import Tensor
 
 from endocil.assembly import build_learning, complete
 from endocil.bundle.content import Content
+from endocil.bundle.looking import seen_in
+from endocil.bundle.shapes import without_memory
 from endocil.checkpoint import grow
 from endocil.errors import EndocilError
 from endocil.methods import Method
-from endocil.settings import Settings
+from endocil.settings import DataSettings, Settings
+
+_UNBUILDABLE = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, AttributeError)
 
 
 def restored(content: Content, device: torch.device | None = None, *, trust: bool = False) -> Method:
@@ -16,30 +25,93 @@ def restored(content: Content, device: torch.device | None = None, *, trust: boo
     `trust`: a bundle may name methods, backbones or selectors of other packages, whose code runs when they are
     imported; without it such a bundle is refused."""
     settings = settings_of(content, trust=trust)
+    build = _grown if any(":" in name for name in _names(settings).values()) else _filled
+    with _one_line():
+        method = build(settings, content)
+        method.to(device or torch.device("cpu"), memory_format=torch.channels_last)  # type: ignore[call-overload]
+        method.statistics = {name: value.clone() for name, value in content.statistics.items()}
+        _refuse_answers(method.eval(), content)
+    return method
+
+
+def _filled(settings: Settings, content: Content) -> Method:
+    """Built without memory, compared with the weights, and only then filled with them."""
+    with without_memory():
+        method, _ = build_learning(settings)
+        for task in content.tasks:
+            method.grow(task)
+            if len(method.state_dict()) > len(content.state):  # before many tasks make it any larger
+                break
+    _refuse_unfit(method.state_dict(), content.state)
+    method.load_state_dict({name: value.clone() for name, value in content.state.items()}, assign=True)
+    if any(value.is_meta for value in chain(method.parameters(), method.buffers())):
+        raise ValueError("some of the network's values are not among the weights")
+    return method
+
+
+def _grown(settings: Settings, content: Content) -> Method:
+    """Code from outside, which is trusted: grown as the run did it, as its constructor may need real numbers."""
     method, _ = build_learning(settings)
-    method.to(device or torch.device("cpu"), memory_format=torch.channels_last)  # type: ignore[call-overload]
     for task in content.tasks:
-        grow(method, task, device or torch.device("cpu"))
+        grow(method, task, torch.device("cpu"))
+    _refuse_unfit(method.state_dict(), content.state)
+    method.load_state_dict(dict(content.state))
+    return method
+
+
+def _refuse_unfit(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    for name in sorted({*expected, *state}):
+        if name not in state:
+            raise ValueError(f"{name} is missing")
+        if name not in expected:
+            raise ValueError(f"{name[:80]!a} is not part of the network")
+        wanted, found = expected[name], state[name]
+        if wanted.shape != found.shape or wanted.dtype != found.dtype:
+            raise ValueError(
+                f"{name} is {found.dtype} of shape {tuple(found.shape)}, expected {wanted.dtype} of "
+                f"shape {tuple(wanted.shape)}"
+            )
+
+
+def _refuse_answers(method: Method, content: Content) -> None:
+    """What comes out of the network must fit the classes and their means: one black picture tells."""
+    size, n = content.manifest.preprocessing.size, len(content.classes)
+    seen = seen_in(method, torch.zeros(1, size, size, 3, dtype=torch.uint8))
+    if seen.logits.shape != (1, n) or (seen.distances is not None and seen.distances.shape != (1, n)):
+        raise ValueError(f"the network does not tell {n} classes apart")
+
+
+@contextmanager
+def _one_line() -> Iterator[None]:
     try:
-        method.load_state_dict(dict(content.state))
-    except RuntimeError as error:
-        first = " ".join(str(error).split())[:200]
-        raise EndocilError(f"the bundle's weights do not fit its settings: {first}") from error
-    method.statistics = dict(content.statistics)
-    return method.eval()
+        yield
+    except (EndocilError, *_UNBUILDABLE) as error:
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        shown = reason.encode("ascii", "backslashreplace").decode()
+        raise EndocilError(f"the bundle's weights do not fit its settings: {shown}") from error
 
 
 def settings_of(content: Content, *, trust: bool = False) -> Settings:
-    """The settings, as far as they run no code from outside the package."""
+    """The settings, complete, as far as they run no code from outside the package and read no file.
+
+    Where the pictures came from and what weights the backbone started from is told by the manifest alone."""
     settings = content.settings
-    names = {
+    for key, name in _names(settings).items():
+        if ":" in name and not trust:
+            raise EndocilError(
+                f"the bundle's {key} is {name[:100]!a}, code from outside the package; "
+                f"it is run only with --trust (trust=True in Python)"
+            )
+    data = DataSettings(name="synthetic", size=settings.data.size, crop_frame=settings.data.crop_frame)
+    network = settings.network.model_copy(update={"weights": None})
+    with _one_line():
+        return complete(settings.model_copy(update={"data": data, "network": network}))
+
+
+def _names(settings: Settings) -> dict[str, str]:
+    """What settings name that could be code from outside; data is never loaded from a bundle."""
+    return {
         "method.name": settings.method.name,
         "network.backbone": settings.network.backbone,
         "memory.select": settings.memory.select or "",
     }
-    for key, name in names.items():
-        if ":" in name and not trust:
-            raise EndocilError(
-                f"the bundle's {key} is '{name[:100]}', code from outside the package; it is run only with --trust"
-            )
-    return complete(settings)

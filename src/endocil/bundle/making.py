@@ -1,0 +1,190 @@
+"""From a finished run to what its bundle holds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import endocil
+from endocil.assembly import Parts, Progress, assemble
+from endocil.bundle.calibration import RATE, calibrate
+from endocil.bundle.content import Content
+from endocil.bundle.manifest import LearnedClass, Manifest, Preprocessing, Terms, Version
+from endocil.bundle.pictures import Origin, Pictures, no_pictures
+from endocil.bundle.results import results_of
+from endocil.checkpoint import load_checkpoint, restore
+from endocil.errors import EndocilError
+from endocil.images.augment import DEVIATION, MEAN
+from endocil.images.decode import RULES
+from endocil.randomness import generator
+from endocil.report.names import portable
+from endocil.report.runs import read_run
+from endocil.run_folder import RunFolder
+from endocil.scenario import TRAIN, VALIDATION
+
+HELD_OUT = 20  # images of each class
+
+
+@dataclass(frozen=True)
+class Made:
+    content: Content
+    notes: tuple[str, ...]  # what the bundle cannot do, and how to get it
+
+
+def make_bundle(
+    folder: Path | str,
+    *,
+    name: str = "",
+    held_out: int = HELD_OUT,
+    with_exemplars: bool = True,
+    licence: str = "",
+    consent: str = "",
+    unlike_rate: float = RATE,
+    progress: Progress | None = None,
+) -> Made:
+    """The run's last state with its pictures; refuses an unfinished run and images that are not the run's.
+
+    `held_out`: so many images of each class at most, from those that scenario.validation has set aside. Without
+    exemplars no picture at all is kept: the held-out ones still serve the calibration."""
+    here = RunFolder(Path(folder))
+    parts, record = _last_state(here, progress), read_run(here.path)
+    terms = Terms(licence=licence, consent=consent)
+    kept = _held_out(parts, held_out, terms)
+    method = parts.method.eval()
+    classes = parts.images.table.classes
+    batch = parts.settings.run.evaluation_batch
+    calibration = calibrate(method, kept, classes, rate=unlike_rate, batch=batch) if len(kept) else None
+    none = no_pictures(parts.settings.data.size)
+    exemplars = _exemplars(parts, terms) if with_exemplars else none
+    manifest = Manifest(
+        name=name or here.path.resolve().name,
+        settings=portable(parts.settings.model_dump(mode="json", exclude_none=True)),
+        classes=_classes(parts),
+        increments=tuple(task.n_new for task in parts.scenario.tasks),
+        preprocessing=Preprocessing(
+            size=parts.settings.data.size,
+            crop_frame=parts.settings.data.crop_frame,
+            mean=MEAN,
+            deviation=DEVIATION,
+            rules=RULES,
+        ),
+        calibration=calibration,
+        metrics=results_of(record),
+        environment=dict(record.environment),
+        terms=terms,
+        history=(_first_version(parts),),
+        learns=with_exemplars or not method.replay,
+    )
+    content = Content(
+        manifest, method.state_dict(), method.statistics, exemplars, kept if with_exemplars else none
+    )
+    return Made(content, tuple(_notes(content, len(kept), held_out)))
+
+
+def _last_state(here: RunFolder, progress: Progress | None) -> Parts:
+    settings = here.settings()
+    if not here.finished():
+        raise EndocilError(f"the run {here.path} is not finished; go on with 'endocil resume {here.path}'")
+    # the checkpoint has the weights: the file that the backbone once started from is not needed
+    network = settings.network.model_copy(update={"weights": None})
+    parts = assemble(settings.model_copy(update={"network": network}), progress)
+    here.refuse_other_images(parts)
+    checkpoint = load_checkpoint(here.path)
+    if checkpoint is None or checkpoint.position.task != len(parts.scenario.tasks):
+        raise EndocilError(
+            f"the run {here.path} has no checkpoint of its end (checkpoint.safetensors); run it again"
+        )
+    restore(checkpoint, parts.method, parts.memory, parts.scenario.tasks, torch.device("cpu"))
+    return replace(parts, settings=settings)
+
+
+def _classes(parts: Parts) -> tuple[LearnedClass, ...]:
+    counts = parts.scenario.counts(TRAIN).tolist()
+    return tuple(
+        LearnedClass(name=parts.images.table.classes[label], task=task.index, images=counts[label])
+        for task in parts.scenario.tasks
+        for label in range(task.n_old, task.n_seen)
+    )
+
+
+def _held_out(parts: Parts, per_class: int, terms: Terms) -> Pictures:
+    """At most so many of the images of each class that were set aside; the same ones every time."""
+    found = []
+    for task in parts.scenario.tasks:
+        for label in range(task.n_old, task.n_seen):
+            rows = parts.scenario.rows(VALIDATION, slice(label, label + 1))
+            random = generator(parts.settings.seed, "bundle", parts.images.table.classes[label])
+            chosen = torch.randperm(len(rows), generator=random)[:per_class].sort().values
+            found += [(row, 0, task.index) for row in rows[chosen].tolist()]
+    return _pictures(parts, found, terms)
+
+
+def _exemplars(parts: Parts, terms: Terms) -> Pictures:
+    memory = parts.memory
+    if memory is None:
+        return no_pictures(parts.settings.data.size)
+    found = [
+        (row, order, memory.tasks[label])
+        for label, rows in memory.rows.items()
+        for order, row in enumerate(rows.tolist())
+    ]
+    return _pictures(parts, found, terms)
+
+
+def _pictures(parts: Parts, found: Sequence[tuple[int, int, int]], terms: Terms) -> Pictures:
+    """Of (row, order, task)."""
+    if not found:
+        return no_pictures(parts.settings.data.size)
+    table = parts.images.table
+    names = _distinct([str(portable(table.ids[row])) for row, _, _ in found])
+    origins = tuple(
+        Origin(
+            image=image,
+            class_name=table.classes[int(table.labels[row])],
+            order=order,
+            task=task,
+            group=table.groups[row],
+            source=table.sources[row],
+            licence=terms.licence,
+            consent=terms.consent,
+        )
+        for image, (row, order, task) in zip(names, found, strict=True)
+    )
+    pixels: Tensor = parts.images.gather(torch.tensor([row for row, _, _ in found]))
+    return Pictures(pixels, origins)
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Files of one name from different folders, whose folders are not told, stay different images."""
+    seen: dict[str, int] = {}
+    found = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        found.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return found
+
+
+def _first_version(parts: Parts) -> Version:
+    return Version(
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        by="bundle",
+        endocil=endocil.__version__,
+        parent=None,
+        added={learned.name: learned.images for learned in _classes(parts)},
+    )
+
+
+def _notes(content: Content, available: int, wanted: int) -> list[str]:
+    notes = []
+    if content.manifest.calibration is None:
+        few = "no held-out images" if not available else "too few held-out images"
+        way_out = "--held-out 20" if not wanted else "a run with scenario.validation=0.1 sets images aside"
+        notes.append(
+            f"{few}: probabilities are not calibrated, and images unlike anything learned are not flagged ({way_out})"
+        )
+    if not content.manifest.learns:
+        notes.append("no pictures inside: the bundle predicts but cannot learn on")
+    return notes

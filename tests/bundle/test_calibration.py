@@ -1,0 +1,129 @@
+"""Temperatures and thresholds do what they promise; errors are measured on images they were not fitted on."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional
+
+from endocil.bundle.calibration import (
+    calibrate,
+    calibration_error,
+    cross_fitted,
+    fit_temperature,
+    folds_of,
+    probabilities,
+    threshold_of,
+)
+from endocil.bundle.content import Content
+from endocil.bundle.restoring import restored
+
+
+def drawn(n: int, heat: float, seed: int = 0, classes: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits that are `heat` times as large as the truth, and labels drawn from the truth."""
+    random = torch.Generator().manual_seed(seed)
+    true = 2 * torch.randn(n, classes, generator=random, dtype=torch.float64)
+    labels = torch.multinomial(functional.softmax(true, dim=1), 1, generator=random)[:, 0]
+    return heat * true, labels
+
+
+def smoothed_loss(logits: torch.Tensor, labels: torch.Tensor, temperature: float) -> float:
+    """Negative log-likelihood where one label in n + 1 is a blind guess, written out."""
+    told = functional.log_softmax(logits / temperature, dim=1)
+    guess = 1 / (len(labels) + 1)
+    return float(-((1 - guess) * told.gather(1, labels[:, None])[:, 0] + guess * told.mean(dim=1)).mean())
+
+
+@pytest.mark.parametrize("heat", [0.2, 1.0, 7.0])
+def test_the_temperature_is_the_best_of_a_fine_grid(heat: float) -> None:
+    logits, labels = drawn(300, heat)
+    grid = torch.logspace(-3, 3, 4001, dtype=torch.float64).tolist()
+    best = min(grid, key=lambda temperature: smoothed_loss(logits, labels, temperature))
+    found = fit_temperature(logits, labels)
+    assert abs(math.log(found / best)) < math.log(grid[1] / grid[0])
+    assert smoothed_loss(logits, labels, found) <= smoothed_loss(logits, labels, best) + 1e-12
+
+
+def test_the_temperature_finds_back_what_made_the_logits_too_large() -> None:
+    logits, labels = drawn(20_000, 5.0)
+    assert fit_temperature(logits, labels) == pytest.approx(5.0, rel=0.05)
+
+
+def test_images_that_are_all_right_do_not_make_probabilities_of_one() -> None:
+    logits = 3.0 * torch.eye(4).repeat(5, 1)
+    labels = torch.arange(4).repeat(5)
+    told = probabilities(logits, fit_temperature(logits, labels))
+    assert 0.9 < float(told.max()) < 0.999
+
+
+def test_images_that_tell_nothing_end_in_even_probabilities() -> None:
+    logits = torch.randn(400, 3, generator=torch.Generator().manual_seed(1))
+    labels = torch.randint(3, (400,), generator=torch.Generator().manual_seed(2))
+    wrong = (logits.argmax(dim=1) + 1) % 3
+    assert float(probabilities(logits, fit_temperature(logits, wrong)).max()) < 0.34
+    assert fit_temperature(logits, labels) > 1
+
+
+def test_calibration_error_by_hand() -> None:
+    told = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.6, 0.4], [0.3, 0.7]], dtype=torch.float64)
+    labels = torch.tensor([0, 1, 0, 0])
+    # bins of 0.6, 0.7 and 0.9: |1 - 0.6| / 4 + |0 - 0.7| / 4 + |1 - 1.8| / 4
+    assert calibration_error(told, labels) == pytest.approx((0.4 + 0.7 + 0.8) / 4)
+    assert calibration_error(torch.eye(2, dtype=torch.float64), torch.tensor([0, 1])) == 0
+
+
+def test_no_image_is_calibrated_by_itself() -> None:
+    logits, labels = drawn(60, 3.0)
+    folds = folds_of([str(i) for i in range(60)])
+    before = cross_fitted(logits, labels, folds)
+    mine = folds == folds[0]
+    other = labels.clone()
+    other[mine] = (labels[mine] + 1) % 4
+    assert torch.equal(cross_fitted(logits, other, folds)[mine], before[mine])
+    assert not torch.equal(cross_fitted(logits, other, folds)[~mine], before[~mine])
+
+
+def test_the_cross_fitted_error_is_no_better_than_the_one_fitted_on_itself() -> None:
+    fair, flattering = 0.0, 0.0
+    for seed in range(40):
+        logits, labels = drawn(25, 4.0, seed)
+        folds = folds_of([str(i) for i in range(25)])
+        fair += calibration_error(cross_fitted(logits, labels, folds), labels)
+        flattering += calibration_error(probabilities(logits, fit_temperature(logits, labels)), labels)
+    assert fair > flattering
+
+
+def test_folds_keep_groups_whole_and_are_even() -> None:
+    groups = [f"patient {i % 13}" for i in range(100)]
+    folds = folds_of(groups)
+    assert len({(group, int(fold)) for group, fold in zip(groups, folds, strict=True)}) == 13
+    sizes = torch.bincount(folds)
+    assert len(sizes) == 5
+    assert int(sizes.max() - sizes.min()) <= 8
+    assert torch.equal(folds, folds_of(groups))
+
+
+def test_the_threshold_flags_new_images_at_the_promised_rate_or_less() -> None:
+    random = torch.Generator().manual_seed(0)
+    flagged = []
+    for _ in range(2000):
+        scores = torch.randn(41, generator=random)
+        flagged.append(float(scores[40] > threshold_of(scores[:40], 0.1)))
+    assert 0.07 < sum(flagged) / 2000 < 0.12  # 4 / 41 = 0.0976 by counting ranks
+    assert threshold_of(torch.arange(5.0), 0.05) == 4.0  # too few: only what is farther than all
+
+
+def test_a_bundles_calibration_is_that_of_its_held_out_images(tiny_content: Content) -> None:
+    found = calibrate(restored(tiny_content), tiny_content.held_out, tiny_content.classes)
+    told = tiny_content.manifest.calibration
+    assert found is not None
+    assert told is not None
+    assert found.images == told.images == len(tiny_content.held_out)
+    assert found.temperature == pytest.approx(told.temperature, rel=1e-2)
+    assert found.error == pytest.approx(told.error, abs=1e-2)
+    assert told.error < told.error_before
+
+
+def test_one_patient_alone_cannot_calibrate(tiny_content: Content) -> None:
+    one = tiny_content.held_out.take([0])
+    assert calibrate(restored(tiny_content), one, tiny_content.classes) is None

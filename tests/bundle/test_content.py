@@ -1,0 +1,139 @@
+"""What lies in a bundle: it comes back as it went in, and what does not fit together is refused in one line."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hostile import (
+    MANIFEST,
+    WEIGHTS,
+    changed,
+    filled_with,
+    in_header,
+    in_manifest,
+    members_of,
+    signed,
+)
+
+from endocil.bundle.content import Content, read_content, write_content
+from endocil.bundle.manifest import Manifest
+from endocil.errors import EndocilError
+
+
+@pytest.fixture
+def rewritten(tiny_bundle: Path, tmp_path: Path) -> Callable[[str, Callable[[bytes], bytes]], Path]:
+    """The bundle with one member changed, under the right digest."""
+
+    def rewrite(member: str, change: Callable[[bytes], bytes]) -> Path:
+        path = tmp_path / "changed.endocil"
+        path.write_bytes(signed(changed(members_of(tiny_bundle.read_bytes()), member, change)))
+        return path
+
+    return rewrite
+
+
+def test_content_comes_back_bit_for_bit(tiny_content: Content, tiny_bundle: Path, tmp_path: Path) -> None:
+    digest = write_content(tmp_path / "again.endocil", tiny_content)
+    assert digest == tiny_content.digest
+    assert (tmp_path / "again.endocil").read_bytes() == tiny_bundle.read_bytes()
+    again = read_content(tmp_path / "again.endocil")
+    assert again.manifest == tiny_content.manifest
+    assert all(torch.equal(again.state[name], value) for name, value in tiny_content.state.items())
+    assert torch.equal(again.exemplars.pixels, tiny_content.exemplars.pixels)
+    assert again.held_out.origins == tiny_content.held_out.origins
+
+
+def test_names_that_are_no_valid_text_come_back_too(tiny_content: Content, tmp_path: Path) -> None:
+    odd = "polyp\udcff"
+    said = tiny_content.manifest.model_dump()
+    old = said["classes"][3]["name"]
+    said["classes"][3]["name"] = odd
+
+    def renamed(pictures):  # type: ignore[no-untyped-def]
+        origins = [
+            replace(one, class_name=odd if one.class_name == old else one.class_name)
+            for one in pictures.origins
+        ]
+        return replace(pictures, origins=tuple(origins))
+
+    content = replace(
+        tiny_content,
+        manifest=Manifest.model_validate(said),
+        exemplars=renamed(tiny_content.exemplars),
+        held_out=renamed(tiny_content.held_out),
+    )
+    write_content(tmp_path / "odd.endocil", content)
+    assert read_content(tmp_path / "odd.endocil").classes[3] == odd
+
+
+def test_tasks_own_the_classes_in_their_order(tiny_content: Content) -> None:
+    assert [(task.index, task.n_old, task.n_new) for task in tiny_content.tasks] == [
+        (0, 0, 2),
+        (1, 2, 2),
+        (2, 4, 1),
+    ]
+
+
+def test_a_newer_format_says_to_update(rewritten: Callable[..., Path]) -> None:
+    with pytest.raises(
+        EndocilError, match="has format 7; this version of endocil reads up to 1: update endocil"
+    ):
+        read_content(rewritten(MANIFEST, in_manifest("format", to=7)))
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "reason"),
+    [
+        (("classes", 0, "name"), "", "classes.0.name"),
+        (("classes", 0, "task"), 1, "order of their tasks"),
+        (("increments",), [2, 2], "5 classes, but tasks of"),
+        (("preprocessing", "crop_frame"), True, "different sizes or frames"),
+        (("preprocessing", "mean"), [0.5, 0.5, 0.5], "normalised by"),
+        (("calibration", "temperature"), -1, "calibration.temperature"),
+        (("settings", "train", "epochs"), 0, "train.epochs"),
+        (("settings", "trains"), {}, "unknown settings key"),
+        (("history", 0, "parent"), "abc", "history.0.parent"),
+        (("nothing",), 1, "nothing"),
+    ],
+)
+def test_a_manifest_that_cannot_be_is_refused_by_the_place(
+    rewritten: Callable[..., Path], keys: tuple[object, ...], value: object, reason: str
+) -> None:
+    with pytest.raises(EndocilError, match=reason) as refused:
+        read_content(rewritten(MANIFEST, in_manifest(*keys, to=value)))
+    assert "\n" not in str(refused.value)
+
+
+def test_weights_that_are_no_numbers_are_refused_by_name(rewritten: Callable[..., Path]) -> None:
+    with pytest.raises(EndocilError, match=r"not finite in '.*conv1"):
+        read_content(rewritten(WEIGHTS, filled_with(float("nan"), "conv1")))
+
+
+def test_tensors_of_no_part_are_refused(rewritten: Callable[..., Path]) -> None:
+    def add(header: dict[str, object]) -> None:
+        header["code"] = {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}
+
+    with pytest.raises(EndocilError, match="holds 'code', which no bundle has"):
+        read_content(rewritten(WEIGHTS, in_header(add)))
+
+
+def test_pictures_of_unknown_classes_are_refused(rewritten: Callable[..., Path]) -> None:
+    with pytest.raises(EndocilError, match="which is none of the 5 classes"):
+        read_content(rewritten("held-out.csv", lambda old: old.replace(b",polyp,", b",other,")))
+
+
+def test_content_that_could_not_be_read_again_is_not_written(tiny_content: Content, tmp_path: Path) -> None:
+    broken = {**tiny_content.state, "backbone.conv1.weight": torch.full((8, 3, 7, 7), torch.nan)}
+    with pytest.raises(EndocilError, match="not finite"):
+        write_content(tmp_path / "new.endocil", replace(tiny_content, state=broken))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_manifest_is_readable_json(tiny_bundle: Path) -> None:
+    said = json.loads(dict(members_of(tiny_bundle.read_bytes()))[MANIFEST])
+    assert said["format"] == 1
+    assert said["terms"] == {"licence": "CC BY 4.0", "consent": "given"}
+    assert said["history"][0]["by"] == "bundle"

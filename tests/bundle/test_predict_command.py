@@ -1,0 +1,122 @@
+"""endocil bundle and endocil predict, as one types them."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from endocil import cli
+
+
+def endocil(*arguments: object) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["endocil", *map(str, arguments)])
+        try:
+            cli.main()
+        except SystemExit as ended:
+            if ended.code:
+                raise
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    random = np.random.default_rng(0)
+    top = tmp_path / "images"
+    for name in ("b/1.png", "a/1.png", "a/2.png"):
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(top / name)
+    (top / "a" / "3.png").write_bytes(b"broken")
+    return top
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_run_becomes_a_file_that_predicts(
+    tiny_run: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, out, cam = tmp_path / "model.endocil", tmp_path / "out.csv", tmp_path / "cam"
+    endocil("bundle", tiny_run, "-o", model, "--held-out", 3, "--licence", "mine", "--name", "my model")
+    told = capsys.readouterr().out
+    assert "5 classes, 20 exemplars" in told
+    assert "cross-fitted" in told
+    assert "sha256 " in told
+    endocil("predict", model, folder, "-o", out, "--top", 2, "--reasons", 1, "--gradcam", cam)
+    told = capsys.readouterr().out
+    assert "3 images" in told
+    assert "1 images cannot be read" in told
+    rows = rows_of(out)
+    assert [row["image"] for row in rows] == ["a/1.png", "a/2.png", "b/1.png", "a/3.png"]
+    for row in rows[:3]:
+        assert float(row["probability_1"]) >= float(row["probability_2"]) > 0
+        assert row["unlike"] in ("yes", "no")
+        assert row["calibrated"] == "yes"
+        assert row["mean_class"]
+        assert row["exemplar_1_class"]
+        assert float(row["exemplar_1_distance"]) >= 0
+        assert (cam / row["gradcam"]).is_file()
+        assert row["error"] == ""
+    assert "exemplar_2" not in rows[0]
+    assert "class_3" not in rows[0]
+    assert rows[3]["error"] == "not a BMP, JPEG, PNG, TIFF or WebP image, or damaged"
+    assert rows[3]["class_1"] == ""
+    assert len({path.name for path in cam.iterdir()}) == 3
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    with pytest.raises(SystemExit) as ended:
+        endocil(*arguments)
+    assert ended.value.code == 1
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    return told
+
+
+def test_what_is_read_is_never_written_over(
+    tiny_bundle: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "list.csv").write_text("path\na/1.png\n")
+    before = {path: path.read_bytes() for path in [tiny_bundle, *folder.rglob("*.*")]}
+    for images, out in (
+        (folder, tiny_bundle),
+        (folder / "list.csv", folder / "list.csv"),
+        (folder / "list.csv", folder / "a" / "1.png"),
+        (folder, folder / "b" / ".." / "a" / "2.png"),
+        (folder, folder),
+    ):
+        assert "choose another" in refused(capsys, "predict", tiny_bundle, images, "-o", out) or out == folder
+    assert {path: path.read_bytes() for path in before} == before
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "mine").touch()
+    assert "not empty" in refused(
+        capsys, "predict", tiny_bundle, folder, "-o", tmp_path / "x.csv", "--gradcam", full
+    )
+
+
+def test_a_bundle_is_never_written_over(
+    tiny_run: Path, tiny_bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = tiny_bundle.read_bytes()
+    assert "never written over" in refused(capsys, "bundle", tiny_run, "-o", tiny_bundle)
+    assert tiny_bundle.read_bytes() == before
+
+
+def test_errors_are_one_line(
+    tiny_bundle: Path, tiny_run: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.csv"
+    cut = tmp_path / "cut.endocil"
+    cut.write_bytes(tiny_bundle.read_bytes()[:5000])
+    assert "was cut" in refused(capsys, "predict", cut, folder, "-o", out)
+    assert "there is no bundle" in refused(capsys, "predict", tmp_path / "none", folder, "-o", out)
+    assert "none of the 1 images" in refused(
+        capsys, "predict", tiny_bundle, folder / "a" / "3.png", "-o", out
+    )
+    assert "--unlike-rate is 2" in refused(capsys, "bundle", tiny_run, "-o", cut, "--unlike-rate", 2)
+    assert "is not a run" in refused(capsys, "bundle", folder, "-o", tmp_path / "new.endocil")
+    assert not out.exists()

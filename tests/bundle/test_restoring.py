@@ -1,0 +1,169 @@
+"""From a bundle back to the method: every method predicts as it did, and nothing else is built from a file."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hostile import MANIFEST, PLANTED, changed, in_manifest, members_of, signed
+from life import ALL_METHODS, Life, new_method
+from pictures import make_images
+
+import endocil
+from endocil.bundle.content import Content, read_content, write_content
+from endocil.bundle.manifest import LearnedClass, Manifest, Preprocessing, Version
+from endocil.bundle.model import Bundle
+from endocil.bundle.pictures import no_pictures
+from endocil.bundle.restoring import restored, settings_of
+from endocil.errors import EndocilError
+from endocil.evaluation import predict, view
+from endocil.images.augment import DEVIATION, MEAN
+from endocil.images.batch import ImageSet
+from endocil.images.decode import RULES
+
+NEAR = {"rtol": 1e-4, "atol": 1e-4}
+OPTIONS = {"foster": ({}, {"evaluate": "student"}, {"oofc": "az"}), "memo": ({"train_base": False},)}
+CASES = [(name, options) for name in ALL_METHODS for options in OPTIONS.get(name, ({},))]
+
+
+def content_of(life: Life, name: str, options: dict[str, object]) -> Content:
+    """What `make_bundle` would write of a life that is no run."""
+    table, tasks = life.images.table, life.scenario.tasks
+    classes = [
+        LearnedClass(name=table.classes[label], task=task.index, images=1)
+        for task in tasks
+        for label in range(task.n_old, task.n_seen)
+    ]
+    manifest = Manifest(
+        name=name,
+        settings={
+            "data": {"name": "folder", "root": "gone", "size": 32},
+            "network": {"width": 8},
+            "method": {"name": name, **options},
+        },
+        classes=tuple(classes),
+        increments=tuple(task.n_new for task in tasks),
+        preprocessing=Preprocessing(size=32, crop_frame=False, mean=MEAN, deviation=DEVIATION, rules=RULES),
+        calibration=None,
+        metrics=None,
+        environment={},
+        history=(Version(made="now", by="bundle", endocil=endocil.__version__, parent=None),),
+        learns=not life.method.replay,
+    )
+    none = no_pictures(32)
+    return Content(manifest, life.method.state_dict(), life.method.statistics, none, none)
+
+
+@pytest.mark.parametrize(("name", "options"), CASES, ids=lambda value: str(value) if value else "")
+def test_a_loaded_bundle_predicts_as_the_method_did(
+    name: str, options: dict[str, object], tmp_path: Path
+) -> None:
+    images = make_images([6, 5, 4])
+    life = Life(images, tmp_path / "life", new_method(name, epochs=1, **options), increments=(2, 1)).live()
+    shown = ImageSet.of(images, torch.arange(len(images.table)))
+    before = predict(life.method, shown, 7, classes=images.table.classes)
+    write_content(tmp_path / "model.endocil", content_of(life, name, options))
+    bundle = Bundle.load(tmp_path / "model.endocil")
+    after = bundle.predict(list(images.pixels.numpy()), batch=4)
+    torch.testing.assert_close(after.logits, torch.from_numpy(before.scores), **NEAR)
+    assert (after.mean_probabilities is not None) == life.method.replay
+    if before.distances is not None:
+        expected = torch.softmax(-torch.from_numpy(before.distances).double(), dim=1).float()
+        torch.testing.assert_close(after.mean_probabilities, expected, **NEAR)
+    # the same operation on the same layout: bit for bit, as learning on needs it
+    features = [view(method, shown, 15).features for method in (life.method, bundle.method)]
+    assert torch.equal(*features)
+    for one, other in zip(life.method.parameters(), bundle.method.parameters(), strict=True):
+        assert one.stride() == other.stride()
+        assert one.requires_grad == other.requires_grad
+
+
+def test_a_restored_method_owns_its_values(tiny_content: Content) -> None:
+    method = restored(tiny_content)
+    with torch.no_grad():
+        for parameter in method.parameters():
+            parameter.zero_()
+    assert any(bool(value.any()) for value in tiny_content.state.values())
+    assert "class_means" in method.statistics
+    method.statistics["class_means"].zero_()
+    assert bool(tiny_content.statistics["class_means"].any())
+
+
+@pytest.fixture
+def with_setting(tiny_bundle: Path, tmp_path: Path) -> Callable[..., Path]:
+    def write(*keys: str, to: object) -> Path:
+        path = tmp_path / "changed.endocil"
+        change = in_manifest("settings", *keys, to=to)
+        path.write_bytes(signed(changed(members_of(tiny_bundle.read_bytes()), MANIFEST, change)))
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("keys", [("method", "name"), ("network", "backbone"), ("memory", "select")])
+def test_code_from_outside_is_refused_without_trust(
+    with_setting: Callable[..., Path], keys: tuple[str, ...]
+) -> None:
+    path = with_setting(*keys, to=f"{PLANTED}:Thing")
+    with pytest.raises(EndocilError, match=r"code from outside the package; it is run only with --trust"):
+        Bundle.load(path)
+    with pytest.raises(EndocilError, match="cannot be imported"):
+        Bundle.load(path, trust=True)
+
+
+def test_a_trusted_bundle_may_bring_its_own_method(
+    with_setting: Callable[..., Path], tiny_bundle: Path
+) -> None:
+    path = with_setting("method", "name", to="endocil.methods.icarl:ICaRL")
+    picture = torch.full((20, 20, 3), 90, dtype=torch.uint8).numpy()
+    logits = [
+        bundle.predict([picture]).logits
+        for bundle in (Bundle.load(path, trust=True), Bundle.load(tiny_bundle))
+    ]
+    torch.testing.assert_close(*logits, **NEAR)
+
+
+def test_data_and_first_weights_are_never_looked_for(with_setting: Callable[..., Path]) -> None:
+    for keys, value in (
+        (("data", "name"), f"{PLANTED}:load"),
+        (("data", "root"), "/nowhere"),
+        (("network", "weights"), "/nowhere/resnet18.pth"),
+    ):
+        content = read_content(with_setting(*keys, to=value))
+        assert restored(content).classifier.out_features == 5
+        assert settings_of(content).network.weights is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "reason"),
+    [
+        (("network", "width"), 8 * 10**12, "do not fit its settings"),
+        (("network", "width"), 4096, "of shape .*, expected"),
+        (("network", "backbone"), "resnet34", "layer1.2.* is missing"),
+        (("method", "name"), "finetune", "unknown method key|not part of the network"),
+        (("method", "name"), "nothing", "unknown method.name 'nothing'"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused_before_memory_is_taken(
+    with_setting: Callable[..., Path], keys: tuple[str, ...], value: object, reason: str
+) -> None:
+    with pytest.raises(EndocilError, match=reason) as refused:
+        Bundle.load(with_setting(*keys, to=value))
+    assert "\n" not in str(refused.value)
+
+
+def test_many_tasks_are_refused_as_soon_as_they_need_more_tensors_than_there_are(
+    tiny_content: Content,
+) -> None:
+    said = tiny_content.manifest.model_dump()
+    said["settings"]["method"] = {"name": "der"}
+    said["increments"] = [2, 2, 1, *[0] * 900]
+    with pytest.raises(EndocilError, match=r"branches.* is missing|auxiliary.* is missing"):
+        restored(replace(tiny_content, manifest=Manifest.model_validate(said)))
+
+
+def test_class_means_of_another_length_are_refused(tiny_content: Content) -> None:
+    means = {"class_means": torch.zeros(5, 3)}
+    with pytest.raises(EndocilError, match="do not fit"):
+        restored(replace(tiny_content, statistics=means))
