@@ -31,6 +31,7 @@ from torch.nn import functional
 from endocil.assembly import Parts, assemble
 from endocil.checkpoint import grow
 from endocil.devices import learning_on
+from endocil.estimate import planned_exemplars
 from endocil.images.augment import Augmentation
 from endocil.images.batch import ImageSet, training_batches
 from endocil.methods.method import Method, Phase, TaskData
@@ -91,8 +92,8 @@ def training(name: str, size: Size, *, later: bool = False) -> tuple[Method, Pha
 
 def rows_of(parts: Parts, task: Task) -> tuple[Tensor, Tensor]:
     """A task's new images, and as many images of each old class as the memory will hold."""
-    quota = parts.memory.quota(task.n_old) if parts.memory is not None and task.n_old else 0
-    old = [parts.scenario.rows(TRAIN, slice(label, label + 1))[:quota] for label in range(task.n_old)]
+    kept = planned_exemplars(parts, task.index)
+    old = [parts.scenario.rows(TRAIN, slice(label, label + 1))[:n] for label, n in enumerate(kept)]
     return parts.scenario.rows(TRAIN, task.new), torch.cat([torch.empty(0, dtype=torch.int64), *old])
 
 

@@ -1,13 +1,17 @@
 """What the memory keeps, how it shares a budget, and where each exemplar comes from."""
 
+from itertools import accumulate, pairwise
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pictures import make_images
 
 from endocil import EndocilError
 from endocil.images.batch import ImageSet
 from endocil.images.cache import Images
-from endocil.memory import SELECTORS, ExemplarMemory, build_selector, unit
+from endocil.memory import SELECTORS, ExemplarMemory, build_selector, even_share, unit
 from endocil.selection import Selection
 
 
@@ -65,6 +69,48 @@ def test_a_total_budget_is_shared_and_old_classes_give_up_their_last_choices() -
     assert memory.rows[0].tolist() == before[:3]
 
 
+def test_what_a_small_class_leaves_over_goes_to_the_others() -> None:
+    images = make_images([2, 20, 20])
+    memory = ExemplarMemory(total=21, select=first)
+    fill(memory, images, [0, 1], 0)
+    assert [len(rows) for rows in memory.rows.values()] == [2, 19]
+    fill(memory, images, [2], 1)
+    assert [len(rows) for rows in memory.rows.values()] == [2, 9, 9]
+    assert memory.planned([2, 20, 20], [slice(0, 2), slice(2, 3)]) == [2, 9, 9]
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(0, 200))
+def test_the_even_share_is_the_largest_that_fits(available: list[int], total: int) -> None:
+    share = even_share(available, total)
+    assert sum(min(share, n) for n in available) <= total
+    if share < max(available):
+        assert sum(min(share + 1, n) for n in available) > total
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(1, 15), min_size=1, max_size=3), min_size=1, max_size=4),
+    st.integers(12, 60),
+)
+def test_a_total_budget_is_never_exceeded_and_shared_evenly(tasks: list[list[int]], total: int) -> None:
+    counts = [n for task in tasks for n in task]
+    images, memory = make_images(counts, size=16), ExemplarMemory(total=total, select=first)
+    ends = [0, *accumulate(len(task) for task in tasks)]
+    spans = [slice(start, end) for start, end in pairwise(ends)]
+    for task, span in enumerate(spans):
+        before = {label: rows.tolist() for label, rows in memory.rows.items()}
+        fill(memory, images, list(range(span.start, span.stop)), task)
+        kept = {label: len(rows) for label, rows in memory.rows.items()}
+        assert len(memory) <= total
+        assert all(n <= counts[label] for label, n in kept.items())
+        had = {label: len(before.get(label, range(counts[label]))) for label in kept}
+        cut = {kept[label] for label in kept if kept[label] < had[label]}  # those that gave something up
+        assert len(cut) <= 1
+        assert all(n <= share for share in cut for n in kept.values())
+        assert all(memory.rows[label].tolist() == rows[: kept[label]] for label, rows in before.items())
+        assert memory.planned(counts, spans[: task + 1]) == list(kept.values())
+
+
 def test_images_of_a_known_class_compete_and_its_task_stays() -> None:
     images = make_images([10, 10])
     memory = ExemplarMemory(per_class=4, select=first)
@@ -119,7 +165,7 @@ def test_impossible_budgets_and_unknown_selectors_are_refused() -> None:
     with pytest.raises(EndocilError, match=r"set memory\.per_class or memory\.total, one of them"):
         ExemplarMemory(select=first)
     with pytest.raises(EndocilError, match="less than one image for each of 3 classes"):
-        ExemplarMemory(total=2, select=first).quota(3)
+        ExemplarMemory(total=2, select=first).quota([5, 5, 5])
     with pytest.raises(
         EndocilError, match=r"unknown memory\.select 'best'; known: distance, entropy, mean, mmd, random"
     ):

@@ -58,7 +58,7 @@ def assemble(settings: Settings, progress: Progress | None = None) -> Parts:
         images=images,
         scenario=scenario.joined() if method.joint else scenario,
         method=method,
-        memory=_memory(settings) if method.replay else None,
+        memory=build_memory(settings) if method.replay else None,
         augmentation=Augmentation(
             flip=settings.train.flip, brightness=settings.train.brightness, crop=settings.train.crop
         ),
@@ -194,7 +194,8 @@ def build_learning(settings: Settings) -> tuple[Method, list[str]]:
     return method, notes
 
 
-def _memory(settings: Settings) -> ExemplarMemory:
+def build_memory(settings: Settings) -> ExemplarMemory:
+    """An empty memory."""
     memory = settings.memory
     select = build_selector(memory.select or "mean", memory.options)
     return ExemplarMemory(per_class=memory.per_class, total=memory.total, select=select, seed=settings.seed)

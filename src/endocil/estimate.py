@@ -48,11 +48,19 @@ def trial(parts: Parts) -> tuple[Method, tuple[Phase, ...]]:
 
 def _data(parts: Parts, task: Task) -> TaskData:
     """The task's new images and, of each old class, as many images as the memory will hold."""
-    quota = parts.memory.quota(task.n_old) if parts.memory is not None and task.n_old else 0
-    old = [parts.scenario.rows(TRAIN, slice(label, label + 1))[:quota] for label in range(task.n_old)]
+    kept = planned_exemplars(parts, task.index)
+    old = [parts.scenario.rows(TRAIN, slice(label, label + 1))[:n] for label, n in enumerate(kept)]
     stand_ins = torch.cat([torch.empty(0, dtype=torch.int64), *old])
     new = ImageSet.of(parts.images, parts.scenario.rows(TRAIN, task.new))
     return TaskData(new, ImageSet.of(parts.images, stand_ins, from_memory=True), parts.augmentation)
+
+
+def planned_exemplars(parts: Parts, n_tasks: int) -> list[int]:
+    """How many exemplars of each class the memory holds once the first tasks are learned."""
+    if parts.memory is None:
+        return []
+    new = [task.new for task in parts.scenario.tasks[:n_tasks]]
+    return parts.memory.planned(parts.scenario.counts(TRAIN).tolist(), new)
 
 
 def speed(parts: Parts, method: Method, phase: Phase, seconds: float) -> float:

@@ -1,6 +1,6 @@
 """What is kept between tasks: a few exemplars of each class, in order of choice, with where they come from."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -90,11 +90,26 @@ class Choice:
     bound: float | None  # the paper's bound on it
 
 
+def even_share(available: Sequence[int], total: int) -> int:
+    """The largest number q such that q of each class, or all it has where it has fewer, are at most `total` together.
+
+    What a small class leaves over goes to the others in this way. A remainder that does not give one more to every
+    class with images left stays unused, so that no class is favoured."""
+    left, rest = total, sorted(available)
+    for done, least in enumerate(rest):
+        each = left // (len(rest) - done)
+        if each < least:
+            return each
+        left -= least
+    return rest[-1] if rest else total
+
+
 class ExemplarMemory:
     """Rows of the table for each class, first choice first.
 
-    `per_class` keeps as many of every class and never chooses again; `total` shares a number evenly among the
-    classes seen, so that old classes give up their last choices.
+    `per_class` keeps as many of every class and never chooses again; `total` is shared among the classes seen by
+    `even_share`, so that old classes give up their last choices. What a class has given up is gone: its share is
+    of the images it still has.
     """
 
     def __init__(
@@ -106,22 +121,33 @@ class ExemplarMemory:
         self.rows: dict[int, Tensor] = {}
         self.tasks: dict[int, int] = {}
 
-    def quota(self, n_classes: int) -> int:
+    def quota(self, available: Sequence[int]) -> int:
+        """How many of a class may be kept when each has so many to choose from."""
         if self.per_class is not None:
             return self.per_class
-        share = (self.total or 0) // max(1, n_classes)
-        if share < 1:
+        if (self.total or 0) < len(available):
             raise EndocilError(
-                f"memory.total is {self.total}, less than one image for each of {n_classes} classes"
+                f"memory.total is {self.total}, less than one image for each of {len(available)} classes"
             )
-        return share
+        return even_share(available, self.total or 0)
+
+    def planned(self, counts: Sequence[int], tasks: Sequence[slice]) -> list[int]:
+        """How many of each class are kept once these tasks, with so many images of each class, are learned."""
+        kept: list[int] = []
+        for new in tasks:
+            available = [*kept, *counts[new]]
+            quota = self.quota(available)
+            kept = [min(quota, n) for n in available]
+        return kept
 
     def add(self, candidates: ImageSet, features: Tensor, scores: Tensor, task: int) -> list[Choice]:
         """Choose exemplars of every class among the candidates; a class smaller than the quota keeps all."""
         labels, choices = candidates.labels, []
-        quota = self.quota(len(set(self.rows) | set(candidates.classes())))
+        counts = {label: int((labels == label).sum()) for label in candidates.classes()}
+        available = {label: len(rows) for label, rows in self.rows.items()} | counts
+        quota = self.quota(list(available.values()))
         features = unit(features)
-        for label in candidates.classes():
+        for label in counts:
             mine = torch.nonzero(labels == label).flatten()
             random = generator(self.seed, task, label, "selection")
             chosen = self.select(Candidates(features[mine], scores[mine], random), quota)

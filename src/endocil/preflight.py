@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from endocil.assembly import Parts
 from endocil.devices import one_device
 from endocil.errors import EndocilError
-from endocil.estimate import plan
+from endocil.estimate import plan, planned_exemplars
+from endocil.methods.method import Schedule
 from endocil.precision import times_slower
 from endocil.scenario import TEST, TRAIN, VALIDATION, Task
 
@@ -59,7 +60,7 @@ def _task_fact(parts: Parts, task: Task) -> str:
 def _memory_fact(parts: Parts) -> str:
     if parts.memory is None:
         return f"method {parts.settings.method.name}: keeps no exemplars"
-    kept = exemplars_after(parts, len(parts.scenario.tasks))
+    kept = sum(planned_exemplars(parts, len(parts.scenario.tasks)))
     megabytes = kept * parts.images.pixels[0].numel() / 1e6
     how = parts.settings.memory.select
     return f"method {parts.settings.method.name}: {kept:,} exemplars at the end, chosen by {how} ({megabytes:,.1f} MB)"
@@ -77,20 +78,12 @@ def _schedule_facts(parts: Parts) -> list[str]:
     return facts
 
 
-def exemplars_after(parts: Parts, n_tasks: int) -> int:
-    """How many exemplars the memory holds once these tasks are learned."""
-    if parts.memory is None or n_tasks == 0:
-        return 0
-    n_seen = parts.scenario.tasks[n_tasks - 1].n_seen
-    quota = parts.memory.quota(n_seen)
-    return int(parts.scenario.counts(TRAIN)[:n_seen].clip(max=quota).sum())
-
-
 def _small_classes(parts: Parts) -> list[str]:
     if parts.memory is None:
         return []
-    quota = parts.memory.quota(len(parts.images.table.classes))
-    counts = zip(parts.images.table.classes, parts.scenario.counts(TRAIN), strict=True)
+    train = parts.scenario.counts(TRAIN).tolist()
+    quota = parts.memory.quota(train)
+    counts = zip(parts.images.table.classes, train, strict=True)
     small = [f"{name} ({count})" for name, count in counts if count < quota]
     return (
         [f"smaller than the {quota} exemplars a class may keep, so all are kept: {', '.join(small)}"]
@@ -149,10 +142,13 @@ def _problems(parts: Parts) -> list[str]:
         found.append(
             f"no {part} image of the first task's classes, so nothing can be measured; change {way_out}"
         )
-    chosen = parts.method.schedule(first)
-    if not chosen.cosine and chosen.milestones and min(chosen.milestones) >= chosen.epochs:
-        found.append(
-            f"train.milestones {list(chosen.milestones)} all lie at or beyond the "
-            f"{chosen.epochs} epochs: the learning rate would never fall; set train.milestones"
-        )
-    return found
+    return [*found, *schedule_problems(parts.method.schedule(first))]
+
+
+def schedule_problems(chosen: Schedule) -> list[str]:
+    if chosen.cosine or not chosen.milestones or min(chosen.milestones) < chosen.epochs:
+        return []
+    return [
+        f"train.milestones {list(chosen.milestones)} all lie at or beyond the "
+        f"{chosen.epochs} epochs: the learning rate would never fall; set train.milestones"
+    ]

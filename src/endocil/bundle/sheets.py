@@ -1,0 +1,97 @@
+"""The pictures inside a bundle, seen at a glance and listed with where they come from."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import astuple, fields
+from io import BytesIO
+from pathlib import Path
+
+from PIL import Image, ImageDraw, ImageFont
+
+from endocil.bundle.content import Content
+from endocil.bundle.pictures import Origin, Pictures
+from endocil.errors import EndocilError
+from endocil.files import write_atomically, write_csv
+
+KINDS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG"}
+_COLUMNS, _SIZE, _GAP, _LINE = 10, 96, 3, 20
+_PAPER, _INK = (255, 255, 255), (30, 30, 30)
+
+
+def write_sheet(path: Path, content: Content) -> list[Path]:
+    """One picture of all classes, or a folder with one for each class."""
+    blocks = _blocks(content)
+    if path.suffix.lower() in KINDS:
+        _write(path, contact_sheet(blocks))
+        return [path]
+    if path.suffix or path.is_file():
+        raise EndocilError(f"{path} is no picture's name and no folder's; expected .png, .jpg or a folder")
+    files = []
+    for number, name in enumerate(content.classes):
+        mine = [block for block in blocks if block[0].startswith(f"{name}: ")]
+        if mine:
+            files.append(path / f"{number:03d}-{_plain(name)}.png")
+            _write(files[-1], contact_sheet(mine))
+    return files
+
+
+def contact_sheet(blocks: Sequence[tuple[str, Pictures]]) -> Image.Image:
+    """A heading and rows of pictures for each block."""
+    heights = [_LINE + -(-len(pictures) // _COLUMNS) * (_SIZE + _GAP) for _, pictures in blocks]
+    font = ImageFont.load_default(13)
+    width = max([_COLUMNS * (_SIZE + _GAP), *(int(font.getlength(name)) for name, _ in blocks)]) + 2 * _GAP
+    sheet = Image.new("RGB", (width, sum(heights) + _GAP), _PAPER)
+    draw, top = ImageDraw.Draw(sheet), 0
+    for (name, pictures), height in zip(blocks, heights, strict=True):
+        draw.text((2 * _GAP, top + _LINE // 2), name, fill=_INK, font=font, anchor="lm")
+        for i, pixels in enumerate(pictures.pixels.numpy()):
+            row, column = divmod(i, _COLUMNS)
+            place = (_GAP + column * (_SIZE + _GAP), top + _LINE + row * (_SIZE + _GAP))
+            sheet.paste(Image.fromarray(pixels).resize((_SIZE, _SIZE)), place)
+        top += height
+    return sheet
+
+
+def write_list(path: Path, content: Content) -> None:
+    """Every picture with where it comes from, as a CSV file."""
+    names = ["image", *(field.name for field in fields(Origin) if field.name != "image")]
+    write_csv(path, ("kind", *names), listed(content))
+
+
+def listed(content: Content) -> list[tuple[object, ...]]:
+    return [
+        (kind, *astuple(origin))
+        for kind, pictures in (("exemplar", content.exemplars), ("held-out", content.held_out))
+        for origin in pictures.origins
+    ]
+
+
+def counts(origins: Sequence[Origin], field: str, most: int = 8) -> str:
+    """How many pictures of each value, the most frequent first: "p07 3, p02 1"."""
+    found = Counter(str(getattr(origin, field)) or "not told" for origin in origins)
+    order = sorted(found.items(), key=lambda item: (-item[1], item[0]))
+    more = f" and {len(order) - most:,} more" if len(order) > most else ""
+    return ", ".join(f"{name} {n:,}" for name, n in order[:most]) + more
+
+
+def _blocks(content: Content) -> list[tuple[str, Pictures]]:
+    found = []
+    for name in content.classes:
+        for kind, pictures in (("exemplars", content.exemplars), ("held out", content.held_out)):
+            rows = [row for row, origin in enumerate(pictures.origins) if origin.class_name == name]
+            if rows:
+                found.append((f"{name}: {len(rows)} {kind}", pictures.take(rows)))
+    if not found:
+        raise EndocilError("the bundle holds no pictures, so there is no sheet to draw")
+    return found
+
+
+def _write(path: Path, sheet: Image.Image) -> None:
+    drawn = BytesIO()
+    sheet.save(drawn, KINDS[path.suffix.lower()], quality=85)
+    write_atomically(path, drawn.getvalue())
+
+
+def _plain(name: str) -> str:
+    """As much of a class's name as any system takes for a file."""
+    return "".join(letter if letter.isalnum() or letter in "-_" else "-" for letter in name)[:60]

@@ -1,0 +1,85 @@
+"""A short life on small pictures as a bundle, and the images of its next task as newcomers."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from life import EPOCHS, QUOTA, Life
+from torch import Tensor
+
+from endocil.bundle.content import Content
+from endocil.bundle.manifest import LearnedClass, Manifest, Preprocessing, Version
+from endocil.bundle.newcomers import Newcomers
+from endocil.bundle.pictures import Origin, Pictures, no_pictures
+from endocil.images.augment import DEVIATION, MEAN
+from endocil.images.decode import RULES
+from endocil.images.table import ImageTable
+
+DIGEST = "0" * 64
+
+
+def settings_of_life(life: Life, name: str) -> dict:
+    """What says the same as the harness does."""
+    budget = {"total": life.memory.total} if life.memory and life.memory.total else {"per_class": QUOTA}
+    return {
+        "seed": life.method.seed,
+        "data": {"name": "synthetic", "size": 32},
+        "network": {"width": 8},
+        "method": {"name": name},
+        "memory": {**budget, "select": life.method.selects},
+        "train": {"epochs": EPOCHS, "milestones": [1], "batch_size": 8},
+        "run": {"threads": 1, "accelerator": "cpu"},
+    }
+
+
+def content_of(life: Life, name: str, tasks: int) -> Content:
+    """The bundle of a life after so many tasks."""
+    table, done = life.images.table, life.scenario.tasks[:tasks]
+    counts = life.scenario.counts("train").tolist()
+    classes = tuple(
+        LearnedClass(name=table.classes[label], task=task.index, images=counts[label])
+        for task in done
+        for label in range(task.n_old, task.n_seen)
+    )
+    size = life.images.pixels.shape[1]
+    version = Version(made="2026-01-01T00:00:00+00:00", by="bundle", endocil="0.1.0", parent=None)
+    manifest = Manifest(
+        name="life",
+        settings=settings_of_life(life, name),
+        classes=classes,
+        increments=tuple(task.n_new for task in done),
+        preprocessing=Preprocessing(size=size, crop_frame=False, mean=MEAN, deviation=DEVIATION, rules=RULES),
+        calibration=None,
+        metrics=None,
+        environment={},
+        history=(version,),
+        learns=True,
+    )
+    state = {key: value.clone() for key, value in life.method.state_dict().items()}
+    statistics = {key: value.clone() for key, value in life.method.statistics.items()}
+    return Content(manifest, state, statistics, exemplars_of(life), no_pictures(size), DIGEST)
+
+
+def exemplars_of(life: Life) -> Pictures:
+    if life.memory is None:
+        return no_pictures(life.images.pixels.shape[1])
+    rows = torch.cat(list(life.memory.rows.values()))
+    return Pictures(
+        life.images.gather(rows), tuple(Origin(*record) for record in life.memory.records(life.images))
+    )
+
+
+def newcomers_of(life: Life, classes: slice, extra: Sequence[int] = ()) -> Newcomers:
+    """The training images of these classes, as a folder of them alone would give them; and other rows."""
+    rows = sorted([*life.scenario.rows("train", classes).tolist(), *extra])
+    table = life.images.table.take(rows)
+    present = sorted({table.classes[label] for label in table.labels})
+    alone: ImageTable = table.keep_classes(present)
+    images = replace(life.images, table=alone, rows=life.images.rows[rows])
+    return Newcomers(images, np.full(len(rows), "train", dtype="U10"))
+
+
+def all_of(content: Content) -> dict[str, Tensor]:
+    """Weights and statistics."""
+    return {**content.state, **{f"statistics/{name}": value for name, value in content.statistics.items()}}

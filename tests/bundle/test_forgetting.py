@@ -1,0 +1,158 @@
+"""A patient's pictures are out of the new bundle, what can be measured without them is, and the rest is told."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from files import endocil
+
+from endocil import EndocilError
+from endocil.bundle.content import Content, read_content, write_content
+from endocil.bundle.forgetting import forget
+from endocil.bundle.looking import look
+from endocil.bundle.pictures import Origin
+from endocil.bundle.restoring import restored
+from endocil.evaluation import CLASS_MEANS, class_means
+
+
+def origins(content: Content) -> tuple[Origin, ...]:
+    return (*content.exemplars.origins, *content.held_out.origins)
+
+
+def spared(content: Content) -> str:
+    """A group whose exemplars are never all of their class."""
+    for group in sorted({origin.group for origin in content.exemplars.origins}):
+        left = {origin.class_name for origin in content.exemplars.origins if origin.group != group}
+        if left == set(content.classes):
+            return group
+    raise AssertionError("every group is all that a class has")
+
+
+def test_a_group_is_gone_and_class_means_are_those_of_the_rest(tiny_content: Content) -> None:
+    group = spared(tiny_content)
+    found = forget(tiny_content, groups=[group])
+    assert group not in {origin.group for origin in origins(found.content)}
+    gone = [origin for origin in tiny_content.exemplars.origins if origin.group == group]
+    assert (found.exemplars, len(found.content.exemplars)) == (
+        len(gone),
+        len(tiny_content.exemplars) - len(gone),
+    )
+    method = restored(found.content)
+    labels = torch.tensor(
+        [found.content.classes.index(origin.class_name) for origin in found.content.exemplars.origins]
+    )
+    features = look(method, found.content.exemplars.pixels).features
+    expected = class_means(features, labels, len(found.content.classes))
+    means, before = found.content.statistics[CLASS_MEANS], tiny_content.statistics[CLASS_MEANS]
+    torch.testing.assert_close(means, expected, rtol=1e-4, atol=1e-4)
+    touched = {origin.class_name for origin in gone}
+    for label, name in enumerate(found.content.classes):
+        assert torch.equal(means[label], before[label]) == (name not in touched)
+    assert all(torch.equal(found.content.state[name], value) for name, value in tiny_content.state.items())
+
+
+def test_the_order_of_choice_stays_without_gaps(tiny_content: Content) -> None:
+    first = tiny_content.exemplars.origins[0]
+    left = forget(tiny_content, images=[first.image]).content.exemplars.origins
+    for name in tiny_content.classes:
+        mine = [origin for origin in left if origin.class_name == name]
+        assert [origin.order for origin in mine] == list(range(len(mine)))
+    before = [origin.image for origin in tiny_content.exemplars.origins]
+    assert [origin.image for origin in left] == before[1:]
+
+
+def test_history_tells_how_many_but_not_whose(tiny_content: Content) -> None:
+    group = spared(tiny_content)
+    content = forget(tiny_content, groups=[group]).content
+    version = content.manifest.history[-1]
+    n = sum(origin.group == group for origin in origins(tiny_content))
+    assert (version.by, version.parent, version.removed) == ("forget", tiny_content.digest, {"group": n})
+    assert group not in content.manifest.model_dump_json()
+    assert content.manifest.metrics is None
+
+
+def test_it_says_what_still_saw_them(tiny_content: Content) -> None:
+    exemplar = forget(tiny_content, images=[tiny_content.exemplars.origins[0].image])
+    assert any(line.startswith("the weights still saw them") for line in exemplar.lines)
+    assert any("class means" in line for line in exemplar.lines)
+    held = forget(tiny_content, images=[tiny_content.held_out.origins[0].image])
+    assert (held.exemplars, held.held_out) == (0, 1)
+    assert "held-out pictures were never learned from: nothing else saw them" in held.lines
+    assert held.content.manifest.metrics == tiny_content.manifest.metrics
+    assert held.content.manifest.calibration is not None
+    assert held.content.manifest.calibration.images == len(tiny_content.held_out) - 1
+    assert held.content.statistics[CLASS_MEANS].equal(tiny_content.statistics[CLASS_MEANS])
+
+
+def test_without_held_out_images_the_calibration_goes(tiny_content: Content) -> None:
+    found = forget(tiny_content, images=[origin.image for origin in tiny_content.held_out.origins])
+    assert found.content.manifest.calibration is None
+    assert any("calibration is gone" in line for line in found.lines)
+
+
+def test_a_class_without_exemplars_is_refused_unless_it_is_meant(tiny_content: Content) -> None:
+    name = tiny_content.classes[0]
+    mine = [origin.image for origin in tiny_content.exemplars.origins if origin.class_name == name]
+    with pytest.raises(EndocilError, match=f"no exemplar would be left of {name}.*--allow-empty"):
+        forget(tiny_content, images=mine)
+    found = forget(tiny_content, images=mine, allow_empty=True)
+    assert any(line.endswith(f"the class means of {name}") for line in found.lines)
+    assert found.content.statistics[CLASS_MEANS].equal(tiny_content.statistics[CLASS_MEANS])
+
+
+def test_even_the_last_exemplar_can_go(tiny_content: Content) -> None:
+    every = [origin.image for origin in tiny_content.exemplars.origins]
+    found = forget(tiny_content, images=every, allow_empty=True)
+    assert len(found.content.exemplars) == 0
+    assert found.content.statistics[CLASS_MEANS].equal(tiny_content.statistics[CLASS_MEANS])
+
+
+def test_what_matches_nothing_is_refused_with_what_is_near(tiny_content: Content) -> None:
+    group = origins(tiny_content)[0].group
+    with pytest.raises(EndocilError, match=re.escape(f"near to it: {group}")):
+        forget(tiny_content, groups=[f"{group}x"])
+    with pytest.raises(EndocilError, match="no picture of the bundle has the source 'zzzz'"):
+        forget(tiny_content, sources=["zzzz"])
+    with pytest.raises(EndocilError, match="nothing is to be forgotten"):
+        forget(tiny_content)
+
+
+def test_the_commands_list_draw_and_forget(tiny_bundle: Path, tmp_path: Path) -> None:
+    content, before = read_content(tiny_bundle), tiny_bundle.read_bytes()
+    shown = endocil(
+        "memory", tiny_bundle, "--csv", tmp_path / "m.csv", "--sheet", tmp_path / "m.png", "--list"
+    )
+    assert shown.returncode == 0, shown.stderr
+    total = len(content.exemplars) + len(content.held_out)
+    assert len((tmp_path / "m.csv").read_text().splitlines()) == 1 + total
+    assert (tmp_path / "m.png").read_bytes().startswith(b"\x89PNG")
+    assert f"by licence: CC BY 4.0 {total}" in shown.stdout
+    assert all(origin.image in shown.stdout for origin in origins(content))
+    assert endocil("memory", tiny_bundle, "--sheet", tmp_path / "sheets").returncode == 0
+    assert len(list((tmp_path / "sheets").glob("*.png"))) == len(content.classes)
+    group = spared(content)
+    done = endocil("forget", tiny_bundle, "--group", group, "-o", tmp_path / "less.endocil")
+    assert done.returncode == 0, done.stderr
+    assert "the weights still saw them" in done.stdout
+    assert group not in {origin.group for origin in origins(read_content(tmp_path / "less.endocil"))}
+    assert group.encode() not in (tmp_path / "less.endocil").read_bytes()
+    assert tiny_bundle.read_bytes() == before
+    again = endocil("forget", tiny_bundle, "--group", group, "-o", tmp_path / "less.endocil")
+    assert again.returncode == 1
+    assert "is there already" in again.stderr
+
+
+def test_a_bundle_without_pictures_has_nothing_to_show_or_forget(
+    tiny_content: Content, tmp_path: Path
+) -> None:
+    none = tiny_content.exemplars.take([])
+    empty = replace(tiny_content, exemplars=none, held_out=none)
+    write_content(tmp_path / "empty.endocil", empty)
+    result = endocil("memory", tmp_path / "empty.endocil", "--sheet", tmp_path / "m.png")
+    assert result.returncode == 1
+    assert "0 exemplars and 0 held-out images" in result.stdout
+    assert "the bundle holds no pictures" in result.stderr
+    with pytest.raises(EndocilError, match="has the group 'p'"):
+        forget(empty, groups=["p"])

@@ -1,0 +1,248 @@
+"""endocil learn as it is typed: equal to the run that goes on, killed and resumed, and its refusals."""
+
+import re
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from files import command, endocil, settings, write_pictures, write_settings
+from life import differing
+from lives import all_of
+from PIL import Image
+
+from endocil import EndocilError
+from endocil.bundle.content import Content, read_content, write_content
+from endocil.bundle.learning import learn
+from endocil.bundle.making import make_bundle
+from endocil.experiment import run
+
+
+@pytest.fixture(scope="session")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pictures(tmp_path_factory.mktemp("pictures"))
+
+
+@pytest.fixture(scope="session")
+def bundle(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes in two tasks; read only."""
+    folder = tmp_path_factory.mktemp("first")
+    run(settings(pictures / "first-3.csv", [2, 1]), folder / "run")
+    write_content(folder / "model.endocil", make_bundle(folder / "run").content)
+    return folder / "model.endocil"
+
+
+def same(one: Content, other: Content) -> None:
+    assert differing(all_of(one), all_of(other)) == []
+    for mine, theirs in ((one.exemplars, other.exemplars), (one.held_out, other.held_out)):
+        assert mine.origins == theirs.origins
+        assert torch.equal(mine.pixels, theirs.pixels)
+    for part in ("classes", "increments", "preprocessing", "calibration", "learns"):
+        assert getattr(one.manifest, part) == getattr(other.manifest, part)
+
+
+def test_run_bundle_learn_is_the_bundle_of_the_whole_run(pictures: Path, tmp_path: Path) -> None:
+    first = write_settings(tmp_path / "first.toml", settings(pictures / "first-3.csv", [2, 1]))
+    whole = write_settings(tmp_path / "whole.toml", settings(pictures / "list.csv", [2, 1, 2]))
+    for steps in (
+        ("run", first, "-o", "one"),
+        ("bundle", "one", "-o", "one.endocil"),
+        ("learn", "one.endocil", pictures / "from-3.csv", "-o", "learned.endocil"),
+        ("run", whole, "-o", "two"),
+        ("bundle", "two", "-o", "two.endocil"),
+    ):
+        result = endocil(*steps, cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        if steps[0] == "learn":
+            assert "task 2: class-03 7+1, class-04 7+1 (to learn + held out)" in result.stdout
+            assert "5 classes, 15 exemplars, 5 held-out images" in result.stdout
+    same(read_content(tmp_path / "learned.endocil"), read_content(tmp_path / "two.endocil"))
+    assert not (tmp_path / "learned.endocil.learning").exists()
+
+
+def test_killed_and_typed_again_it_ends_in_the_same_bundle(
+    bundle: Path, pictures: Path, tmp_path: Path
+) -> None:
+    straight = learn(bundle, pictures / "from-3.csv", tmp_path / "straight.endocil").content
+    output, work = tmp_path / "killed.endocil", tmp_path / "killed.endocil.learning"
+    typed = command("learn", bundle, pictures / "from-3.csv", "-o", output)
+    typed += ["--set", "run.checkpoint_seconds=0"]
+    process = subprocess.Popen(typed, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 150
+    while (
+        not (work / "checkpoint.safetensors").exists()
+        and process.poll() is None
+        and time.monotonic() < deadline
+    ):
+        time.sleep(0.01)
+    process.kill()
+    process.wait()
+    if not output.exists():  # else it was quicker than this test
+        assert (work / "checkpoint.safetensors").exists()
+        finished = subprocess.run(typed, capture_output=True, text=True, timeout=180)
+        assert finished.returncode == 0, finished.stderr
+    same(read_content(output), straight)
+    assert not work.exists()
+
+
+def test_a_stopped_step_refuses_another_bundle_other_images_and_other_settings(
+    bundle: Path, pictures: Path, tmp_path: Path
+) -> None:
+    output, new = tmp_path / "out.endocil", pictures / "from-3.csv"
+
+    def stop(record: dict) -> None:
+        if record["event"] == "epoch" and record["epoch"] == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        learn(bundle, new, output, changes=["run.checkpoint_seconds=0"], show=stop)
+    work = tmp_path / "out.endocil.learning"
+    assert (work / "checkpoint.safetensors").exists()
+    assert not output.exists()
+    with pytest.raises(EndocilError, match="is of a step with other new images"):
+        learn(bundle, pictures / "from-4.csv", output)
+    with pytest.raises(EndocilError, match="is of a step with other settings"):
+        learn(bundle, new, output, changes=["train.learning_rate=0.01"])
+    other = tmp_path / "other.endocil"
+    content = read_content(bundle)
+    write_content(other, Content(content.manifest.model_copy(update={"name": "x"}), *parts_of(content)))
+    with pytest.raises(EndocilError, match="is of a step with other bundle"):
+        learn(other, new, output)
+    learn(bundle, new, output, changes=["run.checkpoint_seconds=1"])
+    assert output.exists()
+    assert not work.exists()
+
+
+def parts_of(content: Content) -> tuple:
+    return content.state, content.statistics, content.exemplars, content.held_out
+
+
+def test_the_old_bundle_is_not_touched_and_an_output_is_not_written_over(
+    bundle: Path, pictures: Path, tmp_path: Path
+) -> None:
+    before = bundle.read_bytes()
+    learned = learn(bundle, pictures / "from-3.csv", tmp_path / "new.endocil")
+    assert bundle.read_bytes() == before
+    history = learned.content.manifest.history
+    assert [version.by for version in history] == ["bundle", "learn"]
+    assert history[-1].added == {"class-03": 7, "class-04": 7}
+    with pytest.raises(EndocilError, match=re.escape("new.endocil is there already")):
+        learn(bundle, pictures / "from-3.csv", tmp_path / "new.endocil")
+    with pytest.raises(EndocilError, match=re.escape("is there already")):
+        learn(bundle, pictures / "from-3.csv", bundle)
+
+
+def folder_of(pictures: Path, place: Path, *names: str, most: int | None = None) -> Path:
+    for name in names:
+        (place / name).mkdir(parents=True)
+        for file in sorted((pictures / name).iterdir())[:most]:
+            (place / name / file.name).write_bytes(file.read_bytes())
+    return place
+
+
+def test_a_folder_is_learned_with_the_held_out_share_that_is_asked_for(
+    bundle: Path, pictures: Path, tmp_path: Path
+) -> None:
+    new = folder_of(pictures, tmp_path / "new", "class-04")
+    content = learn(bundle, new, tmp_path / "a.endocil", validation=0.3).content
+    held = [origin for origin in content.held_out.origins if origin.class_name == "class-04"]
+    assert len(held) == 3
+    assert content.manifest.classes[-1].images == 7
+    trained = {origin.image for origin in content.exemplars.origins}
+    assert not trained & {origin.image for origin in held}
+    assert learn(bundle, new, tmp_path / "b.endocil").content.manifest.classes[-1].images == 10
+
+
+@pytest.mark.parametrize(
+    ("names", "most", "told"),
+    [
+        (("class-01",), None, "all new images are of known classes (class-01)"),
+        (("class-04",), 1, "class 'class-04' has 1 images to learn from; expected at least 2"),
+    ],
+)
+def test_what_cannot_be_learned_is_refused(
+    bundle: Path, pictures: Path, tmp_path: Path, names: tuple[str, ...], most: int | None, told: str
+) -> None:
+    new = folder_of(pictures, tmp_path / "new", *names, most=most)
+    with pytest.raises(EndocilError, match=re.escape(told)):
+        learn(bundle, new, tmp_path / "out.endocil")
+    assert list(tmp_path.iterdir()) == [new]
+
+
+def test_no_images_strange_lists_and_fixed_settings_are_refused(
+    bundle: Path, pictures: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "empty").mkdir()
+    for new, told in (
+        (tmp_path / "empty", "expected one folder of images per class"),
+        (tmp_path / "nowhere", "is not there; expected a folder"),
+        (pictures / "class-00" / "0000.png", "expected a folder"),
+    ):
+        with pytest.raises(EndocilError, match=told):
+            learn(bundle, new, tmp_path / "out.endocil")
+    for change in ("network.width=16", "seed=3", "data.size=64", "method.name=wa", "scenario.tasks=2"):
+        key = change.partition("=")[0]
+        with pytest.raises(EndocilError, match=f"'{key}' cannot be changed in a bundle"):
+            learn(bundle, pictures / "from-3.csv", tmp_path / "out.endocil", changes=[change])
+    with pytest.raises(EndocilError, match=r"train\.milestones"):
+        learn(bundle, pictures / "from-3.csv", tmp_path / "out.endocil", changes=["train.milestones=[9]"])
+
+
+def test_joint_and_a_bundle_without_exemplars_are_refused_before_any_image_is_read(
+    pictures: Path, tmp_path: Path
+) -> None:
+    run(settings(pictures / "first-3.csv", [2, 1], "joint"), tmp_path / "joint")
+    run(settings(pictures / "first-3.csv", [2, 1]), tmp_path / "icarl")
+    write_content(tmp_path / "joint.endocil", make_bundle(tmp_path / "joint").content)
+    without = make_bundle(tmp_path / "icarl", with_exemplars=False).content
+    write_content(tmp_path / "without.endocil", without)
+    with pytest.raises(EndocilError, match="learns all classes at once"):
+        learn(tmp_path / "joint.endocil", tmp_path / "nowhere", tmp_path / "out.endocil")
+    with pytest.raises(EndocilError, match="holds no exemplars"):
+        learn(tmp_path / "without.endocil", tmp_path / "nowhere", tmp_path / "out.endocil")
+
+
+def test_a_method_without_exemplars_learns_and_warns(pictures: Path, tmp_path: Path) -> None:
+    run(settings(pictures / "first-3.csv", [2, 1], "lwf"), tmp_path / "run")
+    write_content(tmp_path / "model.endocil", make_bundle(tmp_path / "run").content)
+    told: list[str] = []
+    content = learn(
+        tmp_path / "model.endocil", pictures / "from-3.csv", tmp_path / "out.endocil", tell=told.append
+    ).content
+    assert len(content.exemplars) == 0
+    assert any("keeps no exemplars: what it knows of old classes may be lost" in line for line in told)
+    assert any("minutes of training" in line for line in told)
+
+
+def test_a_class_whose_name_is_near_to_a_known_one_is_asked_about(
+    bundle: Path, pictures: Path, tmp_path: Path
+) -> None:
+    new = folder_of(pictures, tmp_path / "new", "class-04")
+    (new / "class-04").rename(new / "Class-01")
+    told: list[str] = []
+    learn(bundle, new, tmp_path / "out.endocil", tell=told.append)
+    assert (
+        "note: 'Class-01' is learned as a new class, beside 'class-01'; is it meant to be the same?" in told
+    )
+
+
+def test_an_unreadable_new_image_is_refused_or_left_out(bundle: Path, pictures: Path, tmp_path: Path) -> None:
+    new = folder_of(pictures, tmp_path / "new", "class-04")
+    broken = sorted((new / "class-04").iterdir())[0]
+    broken.write_bytes(b"no picture")
+    with pytest.raises(EndocilError, match="1 of 10 images cannot be read"):
+        learn(bundle, new, tmp_path / "out.endocil")
+    changes = ["data.skip_unreadable=true"]
+    content = learn(bundle, new, tmp_path / "out.endocil", changes=changes).content
+    assert content.manifest.classes[-1].images == 9
+
+
+def test_pixels_of_another_size_are_resized_as_the_bundles_own(
+    bundle: Path, pictures: Path, tmp_path: Path
+) -> None:
+    new = folder_of(pictures, tmp_path / "new", "class-04")
+    for file in (new / "class-04").iterdir():
+        Image.open(file).resize((50, 40)).save(file)
+    content = learn(bundle, new, tmp_path / "out.endocil").content
+    assert content.exemplars.pixels.shape[1:] == (32, 32, 3)

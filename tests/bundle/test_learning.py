@@ -1,0 +1,163 @@
+"""A bundle that learns is the run that goes on, bit for bit, also when it is stopped in between."""
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from life import ALL_METHODS, QUOTA, Life, differing, new_method, state_of
+from lives import all_of, content_of, exemplars_of, newcomers_of
+
+from endocil import EndocilError
+from endocil.bundle.content import Content, read_content, write_content
+from endocil.bundle.learned import content_after
+from endocil.bundle.learning import take_step
+from endocil.bundle.manifest import Terms
+from endocil.bundle.restoring import settings_of
+from endocil.bundle.step import Step, changed, step_of
+from endocil.images.batch import ImageSet
+from endocil.images.cache import Images
+from endocil.methods import METHODS
+
+LEARNERS = [name for name in ALL_METHODS if not METHODS[name].joint]
+TERMS = Terms()
+
+
+class StoppedError(Exception):
+    pass
+
+
+def stop_after(n: int) -> Callable[[dict], None]:
+    left = itertools.count(n - 1, -1)
+
+    def show(record: dict) -> None:
+        if record["event"] == "epoch" and next(left) == 0:
+            raise StoppedError
+
+    return show
+
+
+def saved(life: Life, name: str, folder: Path) -> Content:
+    """The life's bundle after two tasks, written and read."""
+    write_content(folder / "model.endocil", content_of(life, name, 2))
+    return read_content(folder / "model.endocil")
+
+
+def learned(content: Content, step: Step, folder: Path) -> Content:
+    folder.mkdir(exist_ok=True)
+    return content_after(step, take_step(step, folder), TERMS)
+
+
+def next_step(content: Content, life: Life, extra: tuple[int, ...] = ()) -> Step:
+    return step_of(content, settings_of(content), newcomers_of(life, life.scenario.tasks[2].new, extra))
+
+
+def same(content: Content, life: Life) -> None:
+    assert differing(all_of(content), state_of(life.method)) == []
+    expected = exemplars_of(life)
+    assert [origin.image for origin in content.exemplars.origins] == [
+        origin.image for origin in expected.origins
+    ]
+    assert torch.equal(content.exemplars.pixels, expected.pixels)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_learned_bundle_is_the_next_task_of_the_run_bit_for_bit(
+    name: str, images: Images, tmp_path: Path
+) -> None:
+    life = Life(images, tmp_path / "life", new_method(name)).live(2)
+    before = saved(life, name, tmp_path)
+    after = learned(before, next_step(before, life), tmp_path / "work")
+    life.step(life.scenario.tasks[2])
+    same(after, life)
+    assert after.exemplars.origins == exemplars_of(life).origins
+    assert after.classes == images.table.classes
+    assert after.manifest.increments == (2, 1, 3)
+    assert after.manifest.metrics is None
+    version = after.manifest.history[-1]
+    assert (version.by, version.parent) == ("learn", before.digest)
+    assert version.added == {"class-03": 3, "class-04": 10, "class-05": 7}
+
+
+def test_a_total_budget_is_shared_as_in_the_run(images: Images, tmp_path: Path) -> None:
+    life = Life(images, tmp_path / "life", new_method("icarl"), total=22).live(2)
+    before = saved(life, "icarl", tmp_path)
+    after = learned(before, next_step(before, life), tmp_path / "work")
+    life.step(life.scenario.tasks[2])
+    same(after, life)
+    counts = [len(rows) for rows in life.memory.rows.values()]
+    assert counts == [3, 3, 3, 3, 3, 3]
+
+
+@pytest.mark.parametrize("name", ["bic", "dgr", "endocil", "foster"])
+def test_more_images_of_known_classes_are_learned_and_compete_with_their_exemplars(
+    name: str, images: Images, tmp_path: Path
+) -> None:
+    life = Life(images, tmp_path / "life", new_method(name)).live(2)
+    before = saved(life, name, tmp_path)
+    kept = {origin.image for origin in before.exemplars.origins}
+    known = life.scenario.rows("test", slice(0, 2)).tolist()
+    assert not kept & {images.table.ids[row] for row in known}
+    after = learned(before, next_step(before, life, tuple(known)), tmp_path / "work")
+    task = life.scenario.tasks[2]
+    rows = sorted([*life.scenario.rows("train", task.new).tolist(), *known])
+    life.learner.learn(task, ImageSet.of(images, torch.tensor(rows)))
+    same(after, life)
+    gained = after.manifest.classes[0].images - before.manifest.classes[0].images
+    assert gained == sum(images.table.labels[row] == 0 for row in known) > 0
+
+
+@pytest.mark.parametrize("name", ["bic", "dgr", "foster"])
+def test_a_step_stopped_at_any_epoch_goes_on_to_the_same_bits(
+    name: str, images: Images, tmp_path: Path
+) -> None:
+    life = Life(images, tmp_path / "life", new_method(name)).live(2)
+    before, _ = changed(saved(life, name, tmp_path), ["run.checkpoint_seconds=0"])
+    step = next_step(before, life)
+    straight = learned(before, step, tmp_path / "straight")
+    epochs = sum(phase.count('"event": "epoch"') for phase in (tmp_path / "straight/events.jsonl").open())
+    for stop in range(1, epochs + 1):
+        folder = tmp_path / f"stopped-{stop}"
+        folder.mkdir()
+        with pytest.raises(StoppedError):
+            take_step(step, folder, show=stop_after(stop))
+        again = learned(before, step, folder)
+        assert differing(all_of(again), all_of(straight)) == []
+        assert again.exemplars.origins == straight.exemplars.origins
+
+
+def test_a_finished_step_is_not_trained_again(images: Images, tmp_path: Path) -> None:
+    life = Life(images, tmp_path / "life", new_method("icarl")).live(2)
+    before = saved(life, "icarl", tmp_path)
+    step = next_step(before, life)
+    first, shown = learned(before, step, tmp_path / "work"), []
+    second = content_after(step, take_step(step, tmp_path / "work", show=shown.append), TERMS)
+    assert [record["event"] for record in shown] == ["plan"]
+    assert differing(all_of(first), all_of(second)) == []
+
+
+def test_exemplars_keep_their_terms_and_new_ones_get_theirs(images: Images, tmp_path: Path) -> None:
+    life = Life(images, tmp_path / "life", new_method("icarl")).live(2)
+    content = content_of(life, "icarl", 2)
+    origins = tuple(replace(origin, licence="old", consent="given") for origin in content.exemplars.origins)
+    before = replace(content, exemplars=replace(content.exemplars, origins=origins))
+    step = next_step(before, life)
+    terms = Terms(licence="new", consent="asked")
+    after = content_after(step, take_step(step, tmp_path), terms)
+    told = {(origin.task < 2, origin.licence, origin.consent) for origin in after.exemplars.origins}
+    assert told == {(True, "old", "given"), (False, "new", "asked")}
+
+
+def test_a_class_without_exemplars_needs_new_images_of_it(images: Images, tmp_path: Path) -> None:
+    life = Life(images, tmp_path / "life", new_method("endocil")).live(2)
+    content = content_of(life, "endocil", 2)
+    origins = content.exemplars.origins
+    rest = [row for row, origin in enumerate(origins) if origin.class_name != "class-00"]
+    emptied = replace(content, exemplars=content.exemplars.take(rest))
+    with pytest.raises(EndocilError, match="holds no exemplars of class-00 any more; add images of it"):
+        take_step(next_step(emptied, life), tmp_path)
+    own = tuple(life.scenario.rows("train", slice(0, 1)).tolist())
+    after = learned(emptied, next_step(emptied, life, own), tmp_path / "work")
+    assert sum(origin.class_name == "class-00" for origin in after.exemplars.origins) == QUOTA

@@ -1,0 +1,107 @@
+"""The learner from Python: several calls are the tasks of a run, and what is given wrongly is said plainly."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from files import settings, write_pictures
+from life import differing
+from lives import all_of
+from PIL import Image
+
+from endocil import EndocilError
+from endocil.bundle.content import read_content
+from endocil.bundle.lifelong import LifelongLearner
+from endocil.bundle.making import make_bundle
+from endocil.bundle.model import Bundle
+from endocil.experiment import run
+from endocil.files import read_csv
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_pictures(tmp_path_factory.mktemp("pictures"))
+
+
+def given(pictures: Path, *classes: str) -> tuple[list[Path], list[str]]:
+    """The training images of these classes, in the order of the list."""
+    rows = [row for row in read_csv(pictures / "list.csv") if row["label"] in classes]
+    return (
+        [pictures / row["path"] for row in rows if row["split"] == "train"],
+        [row["label"] for row in rows if row["split"] == "train"],
+    )
+
+
+def own_settings(method: str = "icarl") -> dict:
+    values = settings(Path("unused.csv"), [2, 1], method)
+    return {**values, "data": {"name": "synthetic", "size": 32}}
+
+
+@pytest.mark.parametrize("kind", ["paths", "arrays", "pictures"])
+def test_several_calls_are_the_tasks_of_a_run_bit_for_bit(kind: str, pictures: Path, tmp_path: Path) -> None:
+    as_kind = {
+        "paths": list,
+        "arrays": lambda paths: np.stack([np.asarray(Image.open(path)) for path in paths]),
+        "pictures": lambda paths: [Image.open(path) for path in paths],
+    }[kind]
+    learner = LifelongLearner(own_settings())
+    for classes in (("class-00", "class-01"), ("class-02",), ("class-03", "class-04")):
+        images, labels = given(pictures, *classes)
+        learner.learn(as_kind(images), labels)
+    run(settings(pictures / "list.csv", [2, 1, 2]), tmp_path / "run")
+    expected = make_bundle(tmp_path / "run").content
+    found = learner.bundle.content
+    assert differing(all_of(found), all_of(expected)) == []
+    assert torch.equal(found.exemplars.pixels, expected.exemplars.pixels)
+    assert learner.classes_.tolist() == list(expected.classes)
+
+
+def test_it_predicts_saves_loads_and_learns_on(pictures: Path, tmp_path: Path) -> None:
+    learner = LifelongLearner(own_settings(), name="mine")
+    images, labels = given(pictures, "class-00", "class-01")
+    learner.learn(images, labels, groups=[f"p{i % 3}" for i in range(len(images))], licence="CC0")
+    probabilities = learner.predict_proba(images)
+    assert probabilities.shape == (len(images), 2)
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-6)
+    best = learner.classes_[probabilities.argmax(axis=1)]
+    assert learner.predict(images).tolist() == best.tolist()
+    digest = learner.save(tmp_path / "one.endocil")
+    with pytest.raises(EndocilError, match="is there already"):
+        learner.save(tmp_path / "one.endocil")
+    again = LifelongLearner.load(tmp_path / "one.endocil", changes=["train.epochs=3"])
+    assert again.predict(images).tolist() == best.tolist()
+    again.learn(*given(pictures, "class-02"))
+    again.save(tmp_path / "two.endocil")
+    content = read_content(tmp_path / "two.endocil")
+    assert content.manifest.history[-1].parent == digest
+    assert content.manifest.settings["train"]["epochs"] == 3
+    assert {origin.licence for origin in content.exemplars.origins if origin.task == 0} == {"CC0"}
+    assert Bundle.load(tmp_path / "two.endocil").classes == ("class-00", "class-01", "class-02")
+
+
+def test_what_is_given_wrongly_is_refused_plainly(pictures: Path, tmp_path: Path) -> None:
+    learner = LifelongLearner(own_settings())
+    stack = np.zeros((4, 32, 32, 3), np.uint8)
+    names = ["a", "a", "b", "b"]
+    for images, labels, told in (
+        (stack.astype(np.float32), names, r"images are float32 of shape \(4, 32, 32, 3\); expected uint8"),
+        (stack[..., :1], names, r"images are uint8 of shape \(4, 32, 32, 1\)"),
+        (stack, names[:3], "4 images, but 3 labels"),
+        (stack, [1, 1, 2, 2], "labels are the names of classes"),
+        (stack, ["a"] * 4, "one class alone cannot be learned first"),
+        ([], [], "there are no images to learn from"),
+        ([stack[0], "nowhere.png"], ["a", "b"], "nowhere.png cannot be read"),
+        ([stack[0], 7], ["a", "b"], "image 1 is int"),
+        (str(pictures), names, "expected a sequence"),
+    ):
+        with pytest.raises(EndocilError, match=told):
+            learner.learn(images, labels)
+    with pytest.raises(EndocilError, match="4 images, but 1 groups"):
+        learner.learn(stack, names, groups=["p"])
+    for ask in (learner.predict, learner.predict_proba):
+        with pytest.raises(EndocilError, match="nothing is learned yet"):
+            ask(stack)
+    with pytest.raises(EndocilError, match="nothing is learned yet"):
+        learner.save(tmp_path / "none.endocil")
+    assert learner.classes_.tolist() == []
