@@ -1,11 +1,16 @@
 """Fixtures that every room's tests share."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from pictures import make_images
+from tiny_runs import tiny
 
+from endocil.bundle.content import Content, read_content, write_content
+from endocil.bundle.making import make_bundle
+from endocil.experiment import run
 from endocil.images.cache import Images
 
 
@@ -26,3 +31,24 @@ def _one_thread() -> None:
 def images() -> Images:
     """Six classes of uneven size, one of them smaller than the usual quota of the tests."""
     return make_images([14, 11, 12, 4, 13, 9])
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a finished run; read only."""
+    folder = tmp_path_factory.mktemp("tiny") / "run"
+    run(tiny(), folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its bundle, with exemplars, held-out images and calibration; read only."""
+    path = tmp_path_factory.mktemp("bundle") / "model.endocil"
+    write_content(path, make_bundle(tiny_run, licence="CC BY 4.0", consent="given").content)
+    return path
+
+
+@pytest.fixture
+def tiny_content(tiny_bundle: Path) -> Content:
+    return read_content(tiny_bundle)

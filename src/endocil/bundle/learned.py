@@ -12,15 +12,14 @@ from endocil.assembly import Parts
 from endocil.bundle.calibration import RATE, calibrate
 from endocil.bundle.content import Content
 from endocil.bundle.joined import KEPT
-from endocil.bundle.making import HELD_OUT
+from endocil.bundle.making import HELD_OUT, some_held_out
 from endocil.bundle.manifest import LearnedClass, Manifest, Preprocessing, Terms, Version
 from endocil.bundle.pictures import Origin, Pictures, no_pictures
 from endocil.bundle.step import Step
 from endocil.environment import environment
 from endocil.images.augment import DEVIATION, MEAN
 from endocil.images.decode import RULES
-from endocil.randomness import generator
-from endocil.scenario import TRAIN, VALIDATION
+from endocil.scenario import TRAIN
 
 UNTESTED = "not tested: the metrics of the version before say nothing of this one"
 
@@ -33,13 +32,20 @@ class Beginning:
     settings: dict[str, Any]
 
 
-def content_after(step: Step, parts: Parts, terms: Terms, beginning: Beginning | None = None) -> Content:
+def content_after(
+    step: Step,
+    parts: Parts,
+    terms: Terms,
+    beginning: Beginning | None = None,
+    *,
+    most_held_out: int = HELD_OUT,
+) -> Content:
     """The method, its memory, its held-out images and its history once the step is learned.
 
     `terms` are of the new pictures; those of the bundle stay as they are."""
     method, before = parts.method.eval(), step.before
     exemplars = _exemplars(step, parts, terms)
-    held_out = _joined_pictures(before.held_out if before else None, _held_out(step, terms))
+    held_out = _joined_pictures(before.held_out if before else None, _held_out(step, terms, most_held_out))
     old = before.manifest.calibration if before else None
     calibration = (
         calibrate(
@@ -120,15 +126,12 @@ def _exemplars(step: Step, parts: Parts, terms: Terms) -> Pictures:
     return Pictures(step.images.gather(torch.tensor(rows, dtype=torch.int64)), tuple(origins))
 
 
-def _held_out(step: Step, terms: Terms) -> Pictures:
-    """Of the new images that were set aside, so many of each class that it has at most the usual number."""
+def _held_out(step: Step, terms: Terms, most: int) -> Pictures:
+    """Of the new images that were set aside, so many of each class that it has at most so many in all."""
     had = Counter(origin.class_name for origin in (step.before.held_out.origins if step.before else ()))
     scenario, rows = step.scenario(), []
     for label, name in enumerate(step.images.table.classes):
-        mine = scenario.rows(VALIDATION, slice(label, label + 1))
-        random = generator(step.settings.seed, "bundle", name)
-        chosen = torch.randperm(len(mine), generator=random)[: max(0, HELD_OUT - had[name])].sort().values
-        rows += mine[chosen].tolist()
+        rows += some_held_out(scenario, label, max(0, most - had[name]), step.settings.seed)
     origins = tuple(_origin(step, row, terms) for row in rows)
     return Pictures(step.images.gather(torch.tensor(rows, dtype=torch.int64)), origins)
 

@@ -15,6 +15,7 @@ from endocil.bundle.learn_checks import (
     refuse_what_never_learns,
 )
 from endocil.bundle.learned import content_after
+from endocil.bundle.making import HELD_OUT
 from endocil.bundle.manifest import Terms
 from endocil.bundle.newcomers import read_newcomers
 from endocil.bundle.restoring import settings_of
@@ -48,6 +49,7 @@ def learn(
     changes: Sequence[str] = (),
     validation: float | None = None,
     terms: Terms | None = None,
+    held_out: int = HELD_OUT,
     work: Path | None = None,
     trust: bool = False,
     show: Show = lambda record: None,
@@ -56,6 +58,7 @@ def learn(
 ) -> Learned:
     """Learn the images of a folder or a CSV list into a new bundle; the old one is not touched.
 
+    `held_out`: so many held-out images of each class at most.
     Stopped, the same call goes on in the folder `work` (default: OUTPUT.learning), which is removed at the end."""
     place, terms = Path(output), terms or Terms()
     refuse_existing(place)
@@ -68,7 +71,7 @@ def learn(
     folder = WorkFolder(work or work_folder_of(place))
     with folder.open(facts_of(step, terms)):
         parts = take_step(step, folder.path, trust=trust, show=show, tell=tell)
-        content = content_after(step, parts, terms)
+        content = content_after(step, parts, terms, most_held_out=held_out)
         digest = write_content(place, content)
     folder.remove()
     return Learned(content, digest)

@@ -23,7 +23,7 @@ from endocil.randomness import generator
 from endocil.report.names import portable
 from endocil.report.runs import read_run
 from endocil.run_folder import RunFolder
-from endocil.scenario import TRAIN, VALIDATION
+from endocil.scenario import TRAIN, VALIDATION, Scenario
 
 HELD_OUT = 20  # images of each class
 
@@ -115,11 +115,16 @@ def _held_out(parts: Parts, per_class: int, terms: Terms) -> Pictures:
     found = []
     for task in parts.scenario.tasks:
         for label in range(task.n_old, task.n_seen):
-            rows = parts.scenario.rows(VALIDATION, slice(label, label + 1))
-            random = generator(parts.settings.seed, "bundle", parts.images.table.classes[label])
-            chosen = torch.randperm(len(rows), generator=random)[:per_class].sort().values
-            found += [(row, 0, task.index) for row in rows[chosen].tolist()]
+            rows = some_held_out(parts.scenario, label, per_class, parts.settings.seed)
+            found += [(row, 0, task.index) for row in rows]
     return _pictures(parts, found, terms)
+
+
+def some_held_out(scenario: Scenario, label: int, most: int, seed: int) -> list[int]:
+    """At most so many rows of the images of a class that were set aside, in their order."""
+    rows = scenario.rows(VALIDATION, slice(label, label + 1))
+    random = generator(seed, "bundle", scenario.table.classes[label])
+    return rows[torch.randperm(len(rows), generator=random)[:most].sort().values].tolist()
 
 
 def _exemplars(parts: Parts, terms: Terms) -> Pictures:

@@ -32,7 +32,7 @@ def bundle(
 
     if not 0 < unlike_rate < 1:
         raise EndocilError(f"--unlike-rate is {unlike_rate}; expected a share between 0 and 1, such as 0.05")
-    if output.is_dir() or output.exists():
+    if output.exists():
         raise EndocilError(f"{output} is there already; a bundle is never written over, choose another name")
     made = make_bundle(
         folder,

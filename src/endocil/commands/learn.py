@@ -21,6 +21,9 @@ def learn(
         float | None,
         typer.Option("--validation", help="Share of the new images held out; by default as in the run."),
     ] = None,
+    held_out: Annotated[
+        int, typer.Option("--held-out", min=0, help="Held-out images of each class, at most.")
+    ] = 20,
     licence: Annotated[str, typer.Option("--licence", help="Under which the new pictures may be kept.")] = "",
     consent: Annotated[str, typer.Option("--consent", help="What the patients have agreed to.")] = "",
     accelerator: Annotated[
@@ -51,6 +54,7 @@ def learn(
                 changes=chosen,
                 validation=validation,
                 terms=Terms(licence=licence, consent=consent),
+                held_out=held_out,
                 work=work,
                 trust=trust,
                 show=display,
