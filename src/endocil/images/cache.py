@@ -130,7 +130,9 @@ class _Stored:
                     progress(unfinished.done, len(table))
             unfinished.move_to(temporary)
         stored = np.load(self.pixels, mmap_mode="r", allow_pickle=False)
-        write_json(self.facts, {"checksum": _checksum(self.pixels, stored), "unreadable": unfinished.unreadable})
+        write_json(
+            self.facts, {"checksum": _checksum(self.pixels, stored), "unreadable": unfinished.unreadable}
+        )
         unfinished.remove()
         return _as_tensor(stored), tuple(unfinished.unreadable)
 

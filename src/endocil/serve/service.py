@@ -1,0 +1,148 @@
+"""What a server is made of, and what it does with images."""
+
+import asyncio
+import io
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image as Pictures
+
+from endocil.bundle.manifest import Preprocessing
+from endocil.bundle.predicting import Predicted
+from endocil.images.table import UnreadableImageError
+from endocil.serve import messages
+from endocil.serve.decoding import pixels_of
+from endocil.serve.engine import Engine
+from endocil.serve.limits import Limits
+from endocil.serve.metrics import Metrics
+from endocil.serve.models import Loaded, Served, ask
+from endocil.serve.refusals import no_answer, unknown
+from endocil.serve.runs import Runs
+from endocil.serve.uploads import Memory
+
+DECODERS = 2  # at a time, so that a few large images cannot fill the memory
+
+Decoded = np.ndarray | messages.Problem
+
+
+@dataclass
+class Service:
+    models: Served
+    runs: Runs
+    limits: Limits = field(default_factory=Limits)
+    metrics: Metrics = field(default_factory=Metrics)
+
+    def __post_init__(self) -> None:
+        self.memory = Memory(self.limits.memory_bytes)
+        self.engine: Engine[Loaded, Predicted] = Engine(
+            ask, queue=self.limits.queue, batch=self.limits.batch, passed=self.metrics.passed_through
+        )
+        self._decoders = ThreadPoolExecutor(DECODERS, "decode")
+
+    def start(self) -> None:
+        self.engine.start()
+
+    def close(self) -> None:
+        self.engine.close()
+        self._decoders.shutdown()
+
+    async def predict(
+        self, uploads: Sequence[bytes], asked: Sequence[Loaded], top: int, nearest: int
+    ) -> list[messages.Image]:
+        """Every model on every image. A model that is exchanged meanwhile still ends what it began."""
+        try:
+            async with asyncio.timeout(self.limits.answer_seconds):
+                told = await self._told(uploads, asked, top, nearest)
+        except TimeoutError:
+            raise no_answer(f"no answer within {self.limits.answer_seconds:g} seconds; try again") from None
+        images = []
+        for index, answers in enumerate(zip(*told, strict=True)):
+            problem = next((one for one in answers if isinstance(one, messages.Problem)), None)
+            said = [one for one in answers if isinstance(one, messages.Said)]
+            images.append(messages.Image(index=index, problem=problem, answers=[] if problem else said))
+        unreadable = sum(image.problem is not None for image in images)
+        self.metrics.count(self.metrics.images, "unreadable", unreadable)
+        self.metrics.count(self.metrics.images, "answered", len(images) - unreadable)
+        return images
+
+    async def _told(
+        self, uploads: Sequence[bytes], asked: Sequence[Loaded], top: int, nearest: int
+    ) -> list[list[messages.Said | messages.Problem]]:
+        """By model and image; models that see images alike share what is decoded."""
+        decoded: dict[Preprocessing, list[Decoded]] = {}
+        for rules in (one.bundle.manifest.preprocessing for one in asked):
+            if rules not in decoded:
+                decoded[rules] = await asyncio.gather(*(self._decode(data, rules) for data in uploads))
+        asking = (self._ask(one, decoded[one.bundle.manifest.preprocessing], top, nearest) for one in asked)
+        return await asyncio.gather(*asking)
+
+    async def _ask(
+        self, loaded: Loaded, decoded: Sequence[Decoded], top: int, nearest: int
+    ) -> list[messages.Said | messages.Problem]:
+        good = [pixels for pixels in decoded if not isinstance(pixels, messages.Problem)]
+        if not good:
+            return [one for one in decoded if isinstance(one, messages.Problem)]
+        predicted, row = await self.engine.ask(loaded, torch.from_numpy(np.stack(good)))
+        answers: list[messages.Said | messages.Problem] = []
+        for one in decoded:
+            if isinstance(one, messages.Problem):
+                answers.append(one)
+            else:
+                answers.append(said(loaded, predicted, row, top, nearest))
+                row += 1
+        return answers
+
+    async def _decode(self, data: bytes, rules: Preprocessing) -> Decoded:
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._decoders, pixels_of, data, rules, self.limits.pixels)
+        except UnreadableImageError as error:
+            return messages.Problem(code="unreadable", message=str(error))
+
+    def exemplar(self, loaded: Loaded, row: int) -> bytes:
+        """A picture of the bundle as PNG."""
+        pictures = loaded.bundle.content.exemplars
+        if row >= len(pictures):
+            raise unknown("exemplar")
+        file = io.BytesIO()
+        Pictures.fromarray(pictures.pixels[row].numpy()).save(file, "PNG")
+        return file.getvalue()
+
+
+def said(loaded: Loaded, predicted: Predicted, row: int, top: int, nearest: int) -> messages.Said:
+    """One row of a pass, as the API tells it."""
+    origins, by_mean = loaded.bundle.content.exemplars.origins, predicted.mean_probabilities
+    near = predicted.nearest[row][:nearest] if predicted.nearest else ()
+    return messages.Said(
+        model=loaded.id,
+        digest=loaded.bundle.digest,
+        calibrated=predicted.calibrated,
+        top=_best(predicted.probabilities[row], predicted.classes, top),
+        nearest_mean=None if by_mean is None else _best(by_mean[row], predicted.classes, top),
+        unlike=None if predicted.unlike is None else bool(predicted.unlike[row]),
+        unlike_score=float(predicted.unlike_score[row]),
+        nearest=[
+            messages.Near(
+                exemplar=one,
+                name=origins[one].class_name,
+                picture=f"/api/v1/models/{loaded.id}/exemplars/{loaded.bundle.digest[:16]}/{one}.png",
+            )
+            for one in near
+        ],
+    )
+
+
+def _best(shares: torch.Tensor, classes: Sequence[str], top: int) -> list[messages.Scored]:
+    values, order = shares.sort(descending=True, stable=True)
+    pairs = zip(order[:top].tolist(), values[:top].tolist(), strict=True)
+    return [messages.Scored(name=classes[label], probability=value) for label, value in pairs]
+
+
+def service_of(
+    bundles: Sequence[Path], models: Path | None, runs: Path | None, limits: Limits, *, trust: bool = False
+) -> Service:
+    return Service(Served.of(bundles, models, trust=trust), Runs(runs), limits)

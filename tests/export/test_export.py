@@ -1,0 +1,138 @@
+"""The ONNX file answers as torch does, says what it is, and is written whole or not at all."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from life import ALL_METHODS
+from pictures import make_images
+from untrained import CLASSES, untrained, write_untrained
+
+from endocil import export as exporting
+from endocil.bundle.content import read_content, write_content
+from endocil.bundle.model import Bundle
+from endocil.errors import EndocilError
+from endocil.export import NOTICE, export
+
+onnx = pytest.importorskip("onnx")
+onnxruntime = pytest.importorskip("onnxruntime")
+
+
+def session_of(path: Path) -> "onnxruntime.InferenceSession":
+    return onnxruntime.InferenceSession(path.read_bytes(), providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("method", ALL_METHODS)
+def test_every_method_answers_as_its_bundle_does(method: str, tmp_path: Path) -> None:
+    bundle = write_untrained(tmp_path / "model.endocil", method)
+    made = export(bundle, tmp_path / "model.onnx")
+    assert made.difference <= 1e-4
+    assert not made.generated
+    pixels = make_images([3, 4], size=32, seed=5).pixels  # others than those that the export compares on
+    expected = Bundle.load(bundle).predict(list(pixels.numpy()))
+    names = list(made.outputs)
+    for rows in (slice(0, 1), slice(0, 7)):  # any batch
+        told = dict(
+            zip(names, session_of(made.path).run(names, {"pixels": pixels[rows].numpy()}), strict=True)
+        )
+        logits, shares = torch.from_numpy(told["logits"]), torch.from_numpy(told["probabilities"])
+        torch.testing.assert_close(logits, expected.logits[rows], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(shares, expected.probabilities[rows], rtol=1e-4, atol=1e-4)
+        assert told["features"].shape[0] == len(pixels[rows])
+    assert ("mean_distances" in names) == (expected.mean_probabilities is not None)
+
+
+def test_the_file_says_what_whoever_runs_it_has_to_know(tmp_path: Path) -> None:
+    bundle = write_untrained(tmp_path / "model.endocil")
+    made = export(bundle, tmp_path / "model.onnx")
+    said = session_of(made.path).get_modelmeta().custom_metadata_map
+    assert said["notice"] == NOTICE == "Research software, not for clinical use."
+    assert tuple(json.loads(said["classes"])) == CLASSES
+    assert said["bundle"] == read_content(bundle).digest
+    preprocessing, calibration = json.loads(said["preprocessing"]), json.loads(said["calibration"])
+    assert (preprocessing["size"], preprocessing["mean"]) == (32, [0.485, 0.456, 0.406])
+    assert calibration["temperature"] == 1.7
+    assert "mean_distances" in calibration["unlike_score"]
+    (given,) = session_of(made.path).get_inputs()
+    assert (given.name, given.type, given.shape[1:]) == ("pixels", "tensor(uint8)", [32, 32, 3])
+    assert isinstance(given.shape[0], str)
+    onnx.checker.check_model(onnx.load(made.path), full_check=True)
+
+
+def test_without_pictures_and_calibration_it_is_compared_on_drawn_ones(tmp_path: Path) -> None:
+    bundle = write_untrained(tmp_path / "model.endocil", pictures=False, calibrated=False)
+    made = export(bundle, tmp_path / "model.onnx")
+    assert (made.generated, made.pictures) == (True, exporting.COMPARED)
+    said = session_of(made.path).get_modelmeta().custom_metadata_map
+    assert json.loads(said["calibration"]) is None
+
+
+def test_a_file_that_differs_from_torch_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, path = write_untrained(tmp_path / "model.endocil"), tmp_path / "model.onnx"
+    path.write_bytes(b"the old one")
+    right = exporting.expected_of
+
+    def slightly_other(*args: object) -> dict[str, torch.Tensor]:
+        told = right(*args)  # type: ignore[arg-type]
+        return {**told, "probabilities": told["probabilities"] + 3e-4}
+
+    monkeypatch.setattr(exporting, "expected_of", slightly_other)
+    with pytest.raises(EndocilError, match=r"differ in probabilities by 0\.0003, more than 0\.0001"):
+        export(bundle, path)
+    assert path.read_bytes() == b"the old one"
+    assert sorted(tmp_path.iterdir()) == [bundle, path]
+
+
+def test_not_a_number_differs_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = write_untrained(tmp_path / "model.endocil")
+    right = exporting.expected_of
+
+    def broken(*args: object) -> dict[str, torch.Tensor]:
+        told = right(*args)  # type: ignore[arg-type]
+        return {**told, "logits": torch.full_like(told["logits"], float("nan"))}
+
+    monkeypatch.setattr(exporting, "expected_of", broken)
+    with pytest.raises(EndocilError, match="differ in logits"):
+        export(bundle, tmp_path / "model.onnx")
+
+
+def test_a_missing_package_is_named_with_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(EndocilError, match=r"onnxruntime; install it by: pip install 'endocil\[onnx\]'"):
+        export(tmp_path / "model.endocil", tmp_path / "model.onnx")
+
+
+def test_code_from_outside_is_run_with_trust_only(tmp_path: Path) -> None:
+    content = untrained()
+    settings = {**content.manifest.settings, "method": {"name": "os:system"}}
+    manifest = content.manifest.model_copy(update={"settings": settings})
+    path = tmp_path / "model.endocil"
+    write_content(path, type(content)(manifest, *list(vars(content).values())[1:]))
+    with pytest.raises(EndocilError, match="only with --trust"):
+        export(path, tmp_path / "model.onnx")
+
+
+def test_the_command_says_little_and_what_counts(tmp_path: Path) -> None:
+    write_untrained(tmp_path / "model.endocil", "finetune")
+    done = subprocess.run(
+        [sys.executable, "-m", "endocil", "export", "model.endocil", "-o", "model.onnx"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stderr == ""
+    first, second, third = done.stdout.splitlines()
+    assert first == "wrote model.onnx: logits, probabilities, features"
+    assert second.startswith("like torch on 15 images of the bundle: differs by at most ")
+    assert third == NOTICE
+    assert np.isfinite(
+        session_of(tmp_path / "model.onnx").run(["logits"], {"pixels": np.zeros((1, 32, 32, 3), np.uint8)})[0]
+    ).all()

@@ -1,0 +1,173 @@
+"""Two versions of a model, a server in this process, and one on a real socket."""
+
+import hashlib
+import io
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pictures import make_images
+from PIL import Image
+from untrained import write_untrained
+
+pytest.importorskip("fastapi")
+
+from starlette.testclient import TestClient
+
+from endocil.serve.app import application
+from endocil.serve.limits import Limits
+from endocil.serve.logs import Log
+from endocil.serve.models import Loaded, Served, load
+from endocil.serve.runs import Runs
+from endocil.serve.server import Server, configured
+from endocil.serve.service import Service
+
+Files = list[tuple[str, tuple[str, bytes]]]
+
+
+@pytest.fixture(scope="session")
+def versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two versions; read only."""
+    folder = tmp_path_factory.mktemp("versions")
+    write_untrained(folder / "v1.endocil", seed=0, name="first")
+    write_untrained(folder / "v2.endocil", seed=1, name="second")
+    return folder
+
+
+@pytest.fixture
+def folder(versions: Path, tmp_path: Path) -> Path:
+    """The same, to write into."""
+    return shutil.copytree(versions, tmp_path / "models")
+
+
+def png(pixels: np.ndarray, kind: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="session")
+def pictures() -> list[bytes]:
+    """Twelve PNG files of different sizes."""
+    pixels = make_images([6, 6], size=48, seed=3).pixels.numpy()
+    return [png(one[: 48 - 2 * row]) for row, one in enumerate(pixels)]
+
+
+def until(holds: Callable[[], object]) -> None:
+    end = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def form(*images: bytes) -> Files:
+    return [("images", (f"patient-{row}.png", data)) for row, data in enumerate(images)]
+
+
+_LOADED: dict[tuple[str, str], Loaded] = {}  # by id and digest
+
+
+def quickly(paths: Sequence[Path], models: Path | None, runs: Path | None, limits: Limits) -> Service:
+    """As service_of, but a bundle is loaded once for all tests."""
+    found = []
+    for number, path in enumerate(paths, 1):
+        key = (f"model-{number}", hashlib.sha256(path.read_bytes()).hexdigest())
+        if key not in _LOADED:
+            _LOADED[key] = load(key[0], path)
+        found.append(_LOADED[key])
+    return Service(Served(found, models), Runs(runs), limits)
+
+
+class Told(io.StringIO):
+    """A log that can be read."""
+
+    @property
+    def lines(self) -> list[str]:
+        return self.getvalue().splitlines()
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def serving(versions: Path, told: Told) -> Iterator[Callable[..., TestClient]]:
+    """serving(limits=..., token=...): a client of a server in this process; `client.service` is what it serves."""
+    open_clients: list[TestClient] = []
+
+    def start(
+        *paths: Path,
+        models: Path | None = None,
+        runs: Path | None = None,
+        limits: Limits | None = None,
+        token: str | None = None,
+        **headers: str,
+    ) -> TestClient:
+        chosen = paths or (versions / "v1.endocil", versions / "v2.endocil")
+        service = quickly(chosen, models, runs, limits or Limits())
+        app = application(service, token=token, log=Log(told))
+        client = TestClient(app, base_url="http://localhost", headers=headers)
+        client.service = service  # type: ignore[attr-defined]
+        client.__enter__()
+        open_clients.append(client)
+        return client
+
+    yield start
+    for client in open_clients:
+        client.__exit__(None, None, None)
+
+
+@pytest.fixture
+def client(serving: Callable[..., TestClient]) -> TestClient:
+    return serving()
+
+
+class Running:
+    """A server on a real socket."""
+
+    def __init__(self, service: Service, limits: Limits, log: Log, token: str | None = None) -> None:
+        self.service = service
+        ready = threading.Event()
+        self.address = ""
+
+        def started(address: str) -> None:
+            self.address = address
+            ready.set()
+
+        app = application(service, token=token, log=log)
+        self.server = Server(configured(app, "127.0.0.1", 0, limits), started)
+        self.thread = threading.Thread(target=self.server.run, daemon=True)
+        self.thread.start()
+        assert ready.wait(30)
+
+    @property
+    def port(self) -> int:
+        return int(self.address.rpartition(":")[2])
+
+    def stop(self) -> None:
+        self.server.should_exit = True
+        self.thread.join(30)
+        assert not self.thread.is_alive()
+
+
+@pytest.fixture
+def running(versions: Path, told: Told) -> Iterator[Callable[..., Running]]:
+    """running(limits=...): the same on a socket of 127.0.0.1."""
+    servers: list[Running] = []
+
+    def start(*paths: Path, models: Path | None = None, limits: Limits | None = None, **how: Any) -> Running:
+        limits = limits or Limits()
+        service = quickly(paths or (versions / "v1.endocil",), models, None, limits)
+        servers.append(Running(service, limits, Log(told), **how))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        if server.thread.is_alive():
+            server.stop()

@@ -1,0 +1,129 @@
+"""Bundles of networks that have learned nothing, made in a moment: for tests of what is done with bundles."""
+
+from pathlib import Path
+
+import torch
+from pictures import make_images
+
+from endocil.assembly import build_learning, complete
+from endocil.bundle.calibration import unlike_scores
+from endocil.bundle.content import Content, write_content
+from endocil.bundle.looking import look
+from endocil.bundle.manifest import Calibration, LearnedClass, Manifest, Preprocessing, Version
+from endocil.bundle.pictures import Origin, Pictures, no_pictures
+from endocil.evaluation import CLASS_MEANS, class_means
+from endocil.images.augment import DEVIATION, MEAN
+from endocil.images.decode import RULES
+from endocil.methods import Method
+from endocil.scenario import Task
+from endocil.settings import load_settings
+
+CLASSES = (
+    "z-line",
+    "polyp",
+    "<b>cecum</b>",
+    "ulcer, bleeding",
+    "=1+1",
+)  # names are data, whatever they look like
+EACH = 3  # exemplars of a class
+INCREMENTS = (2, 1, 2)
+
+
+def untrained(
+    method: str = "icarl",
+    *,
+    seed: int = 0,
+    size: int = 32,
+    width: int = 8,
+    calibrated: bool = True,
+    pictures: bool = True,
+    name: str = "untrained",
+) -> Content:
+    """Five classes in three tasks; in a method that wants them all at once, in one."""
+    settings = complete(
+        load_settings(
+            {
+                "seed": seed,
+                "data": {"name": "synthetic", "size": size},
+                "network": {"width": width},
+                "method": {"name": method},
+                "run": {"threads": 1},
+            }
+        )
+    )
+    built, _ = build_learning(settings)
+    increments = (len(CLASSES),) if built.joint else INCREMENTS
+    _grow(built, increments)
+    _shake(built, seed)
+    made = make_images([EACH] * len(CLASSES), size=size, seed=seed)
+    own = _pictures(made.pixels, increments) if pictures else no_pictures(size)
+    seen = look(built.eval(), made.pixels)
+    if built.replay:
+        built.statistics[CLASS_MEANS] = class_means(
+            seen.features, torch.tensor(made.table.labels), len(CLASSES)
+        )
+    manifest = Manifest(
+        name=name,
+        settings=settings.model_dump(mode="json", exclude_none=True),
+        classes=tuple(
+            LearnedClass(name=CLASSES[label], task=task, images=10) for task, label in _labels(increments)
+        ),
+        increments=increments,
+        preprocessing=Preprocessing(size=size, crop_frame=False, mean=MEAN, deviation=DEVIATION, rules=RULES),
+        calibration=_calibration(built, made.pixels) if calibrated else None,
+        metrics=None,
+        environment={},
+        history=(Version(made="2026-01-01T00:00:00+00:00", by="bundle", endocil="0.1.0", parent=None),),
+        learns=pictures,
+    )
+    state = {key: value.clone() for key, value in built.state_dict().items()}
+    return Content(manifest, state, dict(built.statistics), own, no_pictures(size))
+
+
+def write_untrained(path: Path, method: str = "icarl", **how: object) -> Path:
+    write_content(path, untrained(method, **how))  # type: ignore[arg-type]
+    return path
+
+
+def _grow(method: Method, increments: tuple[int, ...]) -> None:
+    old = 0
+    for index, new in enumerate(increments):
+        method.grow(Task(index, old, new))
+        old += new
+
+
+def _shake(method: Method, seed: int) -> None:
+    """Branches begin as copies of each other, which an optimiser of graphs would melt into one."""
+    random = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for value in method.parameters():
+            if value.ndim > 1:
+                value += 0.1 * value.std() * torch.randn(value.shape, generator=random)
+
+
+def _labels(increments: tuple[int, ...]) -> list[tuple[int, int]]:
+    tasks = [task for task, size in enumerate(increments) for _ in range(size)]
+    return [(task, label) for label, task in enumerate(tasks)]
+
+
+def _pictures(pixels: torch.Tensor, increments: tuple[int, ...]) -> Pictures:
+    origins = tuple(
+        Origin(f"secret/patient-{label}-{order}.png", CLASSES[label], order, task, "patient", "gastroscope")
+        for task, label in _labels(increments)
+        for order in range(EACH)
+    )
+    return Pictures(pixels, origins)
+
+
+def _calibration(method: Method, pixels: torch.Tensor) -> Calibration:
+    """A temperature that is not 1, and a threshold that pictures of the same kind stay below."""
+    return Calibration(
+        images=len(pixels),
+        temperature=1.7,
+        mean_temperature=0.3 if CLASS_MEANS in method.statistics else None,
+        error_before=0.2,
+        error=0.1,
+        folds=2,
+        unlike_threshold=float(unlike_scores(look(method, pixels)).max()) + 0.05,
+        unlike_rate=0.05,
+    )
