@@ -83,7 +83,7 @@ def test_rules_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 
 
 def test_the_example_is_a_gate_by_non_inferiority() -> None:
-    rules = read_rules(ROOT / "experiments" / "gate.toml")
+    rules = read_rules(ROOT / "docs" / "gate.toml")
     assert rules.refuse == "unless_shown_harmless"
     assert rules.every_class.largest_loss_of_sensitivity is not None
 

