@@ -185,7 +185,7 @@ def test_the_sweep_of_the_subset_is_what_the_ledger_holds(monkeypatch: pytest.Mo
     from endocil.report.grouping import identity
 
     runs = counted("hyper-kvasir-part-sweep.toml", monkeypatch)
-    assert len(runs) == 2 + 2 * 8 + 3 * 2 + 3 * (3 + 8)
+    assert len(runs) == 2 * 9 + 3 * (4 + 8 + 5 + 1)
     ledger = [identity(one.settings) for one in read_ledger(HOME / "docs" / "results", complete=completed)]
     missing = [one.name for one in runs if identity(completed(one.settings)) not in ledger]
     assert missing == []
