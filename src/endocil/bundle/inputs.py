@@ -182,3 +182,16 @@ def _reader_of(path: str) -> FileReader | DicomReader:
 def _upright(picture: Picture) -> Image.Image:
     whole = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
     return to_rgb(ImageOps.exif_transpose(whole))
+
+
+def folder_or_list(path: Path, what: str) -> dict[str, Any]:
+    """The [data] section of labelled images: a folder with a folder for each class, or a CSV list."""
+    if path.is_dir():
+        return {"name": "folder", "root": str(path)}
+    if path.is_file() and path.suffix.lower() in LISTS:
+        return {"name": "csv", "file": str(path)}
+    trouble = "is no folder and no list" if path.exists() else "is not there"
+    raise EndocilError(
+        f"the {what} images {path}: {trouble}; expected a folder with a folder of images for each class, or a CSV "
+        f"file with the columns path and label"
+    )

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from endocil.audit.near import near_duplicate_groups
+from endocil.bundle.inputs import folder_or_list
 from endocil.bundle.manifest import Preprocessing
 from endocil.datasets import load_table
 from endocil.errors import EndocilError
@@ -19,8 +19,6 @@ from endocil.settings import DataSettings, Settings, load_settings
 from endocil.splitting import Split, by_given, grouped_by_pattern
 from endocil.splitting.groups import with_validation
 from endocil.splitting.parts import Folds
-
-_LISTS = (".csv", ".tsv", ".txt")
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,17 +72,9 @@ def parted(
 
 def _data(path: Path, settings: Settings, changes: Sequence[str]) -> DataSettings:
     """How the new images are read: folders named as the bundle's own were, or a list."""
-    if path.is_dir():
-        own = settings.data.options.get("class_from", "first") if settings.data.name == "folder" else "first"
-        values: dict[str, Any] = {"name": "folder", "root": str(path), "class_from": own}
-    elif path.is_file() and path.suffix.lower() in _LISTS:
-        values = {"name": "csv", "file": str(path)}
-    else:
-        what = "is no folder and no list" if path.exists() else "is not there"
-        raise EndocilError(
-            f"the new images {path}: {what}; expected a folder with a folder of images for each class, or a "
-            f"CSV file with the columns path and label"
-        )
+    values = folder_or_list(path, "new")
+    if values["name"] == settings.data.name == "folder":
+        values["class_from"] = settings.data.options.get("class_from", "first")
     values["skip_unreadable"] = settings.data.skip_unreadable
     return load_settings({"data": values}, changes).data
 

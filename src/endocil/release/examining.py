@@ -4,12 +4,11 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from endocil.bundle.inputs import LISTS
+from endocil.bundle.inputs import folder_or_list
 from endocil.bundle.model import Bundle
 from endocil.bundle.predicting import Predicted
 from endocil.datasets import load_table
@@ -53,17 +52,7 @@ class Examined:
 
 def read_test(path: Path, changes: Sequence[str] = ()) -> ImageTable:
     """A folder with a folder for each class, or a list; of a list with a split, the images of its test part."""
-    if path.is_dir():
-        values: dict[str, Any] = {"name": "folder", "root": str(path)}
-    elif path.is_file() and path.suffix.lower() in LISTS:
-        values = {"name": "csv", "file": str(path)}
-    else:
-        what = "is no folder and no list" if path.exists() else "is not there"
-        raise EndocilError(
-            f"the test images {path}: {what}; expected a folder with a folder of images for each class, or a CSV "
-            f"file with the columns path and label"
-        )
-    data = load_settings({"data": values}, changes).data
+    data = load_settings({"data": folder_or_list(path, "test")}, changes).data
     table = load_table(data.name, data.options)
     if not any(table.parts):
         return table
