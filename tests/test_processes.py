@@ -48,6 +48,7 @@ def test_three_steps_of_two_processes_with_an_uneven_batch_are_those_of_one(
 
 def test_batch_norm_of_shares_is_that_of_the_whole_batch(apart: dict[str, float]) -> None:
     assert apart["batch norm"] < 1e-12
+    assert apart["batch norm, one without images"] < 1e-12
 
 
 def test_processes_make_as_many_pieces_and_stay_equal(apart: dict[str, float]) -> None:

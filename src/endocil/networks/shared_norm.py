@@ -1,6 +1,7 @@
 """Batch norm over a batch that several processes share: the statistics are those of the whole batch.
 
 torch's SyncBatchNorm needs a GPU; this one is the same on every device, so that N processes train as one does.
+Passes over the images are torch's own kernels, and one message each way is all that a layer sends.
 """
 
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 
 class SharedBatchNorm2d(nn.BatchNorm2d):
@@ -21,15 +23,10 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
         if not self.training:
             return super().forward(images)
         values = images.to(torch.promote_types(images.dtype, torch.float32))
-        n = values.new_tensor([values.numel() // values.shape[1]])
-        sums = _over_processes(torch.cat([values.sum((0, 2, 3)), n]))  # (C + 1,)
-        n = sums[-1].detach()
-        mean = sums[:-1] / n  # (C,)
-        centred = values - mean[:, None, None]
-        variance = _over_processes(centred.square().sum((0, 2, 3))) / n
-        self._remember(mean.detach(), variance.detach(), n)
-        scale = self.weight * torch.rsqrt(variance + self.eps)
-        return (centred * scale[:, None, None] + self.bias[:, None, None]).to(images.dtype)
+        mean, variance, n = _statistics_of_all(values.detach())
+        self._remember(mean, variance, n)
+        out: Tensor = _Normalised.apply(values, self.weight, self.bias, mean, variance, n, self.eps)  # type: ignore[no-untyped-call]
+        return out.to(images.dtype)
 
     @torch.no_grad()
     def _remember(self, mean: Tensor, variance: Tensor, n: Tensor) -> None:
@@ -39,25 +36,72 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
         self.running_var.lerp_((variance * (n / (n - 1))).to(self.running_var), share)
 
 
-def _over_processes(values: Tensor) -> Tensor:
-    total: Tensor = _OverProcesses.apply(values)  # type: ignore[no-untyped-call]
-    return total
+def _statistics_of_all(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and variance per channel over the batches of all processes, and how many values they are of.
+
+    Means and variances are merged, not sums of squares, which would cancel where a mean is large.
+    """
+    c = values.shape[1]
+    mine = values.new_zeros(3, c)
+    if len(values):  # a process may be left without images in the last batch
+        mine[0], mine[1] = torch.batch_norm_update_stats(values, None, None, 0.0)
+        mine[2] = values.numel() // c
+    everyone = [torch.empty_like(mine) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(everyone, mine)
+    means, variances, counts = torch.stack(everyone, 1)  # (processes, C) each
+    n = counts.sum(0)
+    mean = (counts * means).sum(0) / n
+    variance = (counts * (variances + (means - mean).square())).sum(0) / n
+    return mean, variance, n[0]
 
 
-class _OverProcesses(torch.autograd.Function):
-    """The sum over the processes; every process's loss depends on it, so gradients are summed as well."""
+class _Normalised(torch.autograd.Function):
+    """The images normalised by statistics that every process's images are part of."""
 
     @staticmethod
-    def forward(_: Any, values: Tensor) -> Tensor:
-        total = values.clone()
-        torch.distributed.all_reduce(total)
-        return total
+    def forward(
+        context: Any,
+        values: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        mean: Tensor,
+        variance: Tensor,
+        n: Tensor,
+        eps: float,
+    ) -> Tensor:
+        context.save_for_backward(values, weight, mean, variance, n)
+        context.eps = eps
+        if not len(values):  # torch's kernels divide by the number of images
+            return values.clone()
+        return torch.nn.functional.batch_norm(values, mean, variance, weight, bias, training=False, eps=eps)
 
     @staticmethod
-    def backward(_: Any, gradient: Tensor) -> Tensor:
-        total = gradient.contiguous().clone()
-        torch.distributed.all_reduce(total)
-        return total
+    @once_differentiable
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        values, weight, mean, variance, n = context.saved_tensors
+        of_weight, of_bias = torch.zeros_like(weight), torch.zeros_like(weight)
+        if len(values):
+            _, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
+                gradient, values, weight, mean, variance, None, None, False, context.eps, [False, True, True]
+            )
+        # Every process's loss depends on the statistics: their gradient is made of the sums over all processes.
+        over_weight, over_bias = _sum_over_processes(torch.stack([of_weight, of_bias])) / n
+        spread = torch.rsqrt(variance + context.eps)
+        scale = weight * spread
+        slope = -scale * spread * over_weight
+        shift = -scale * over_bias - slope * mean
+        of_values = torch.addcmul(_by_channel(shift), values, _by_channel(slope))
+        of_values.addcmul_(gradient, _by_channel(scale))
+        return of_values, of_weight, of_bias, None, None, None, None
+
+
+def _by_channel(values: Tensor) -> Tensor:
+    return values[None, :, None, None]
+
+
+def _sum_over_processes(values: Tensor) -> Tensor:
+    torch.distributed.all_reduce(values)
+    return values
 
 
 def share_batch_norm(network: nn.Module) -> None:
