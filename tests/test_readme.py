@@ -30,6 +30,16 @@ def test_every_link_to_a_file_leads_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(HOME)))
+def test_the_examples_of_a_page_import_what_there_is(page: Path) -> None:
+    """And every test file that a page names is there."""
+    text = page.read_text("utf-8")
+    for line in re.findall(r"^(?:from endocil|import endocil).*$", text, re.MULTILINE):
+        exec(line, {})
+    for named in re.findall(r"`(tests/[\w/]+\.py)", text):
+        assert (HOME / named).exists(), f"{page.name} names {named}"
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/evidence.md"])
 def test_the_tables_of_a_page_are_those_of_the_ledger(page: str) -> None:
     assert not insert_tables(HOME / page, tables(HOME / "docs" / "results"), check=True)

@@ -263,7 +263,15 @@ def test_what_cannot_be_selected_from_is_refused(select: Callable[[Tensor, int],
 
 
 def test_other_impossible_requests_are_refused() -> None:
-    wrong = [{"kernels": 0}, {"scale": 0.5}, {"scale": math.nan}, {"bandwidth": "median"}, {"block_bytes": 0}]
+    wrong = [
+        {"kernels": 0},
+        {"kernels": 101},
+        {"scale": 0.5},
+        {"scale": 1e9},
+        {"scale": math.nan},
+        {"bandwidth": "median"},
+        {"block_bytes": 0},
+    ]
     for options in [*wrong, {"refine": "search"}]:
         with pytest.raises(ValueError, match=next(iter(options))):
             select_by_mmd(gaussian(5, 2), 2, **options)

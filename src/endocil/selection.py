@@ -17,6 +17,7 @@ from endocil._greedy import TIE, RowMeans, first_minimum, greedy, swapped
 from endocil._mmd import Bandwidth, KernelMatrix, centred, one_thread_each
 
 Refinement = Literal["none", "swap"]
+MOST_KERNELS, WIDEST_SCALE = 100, 1000.0  # the widest bandwidth over the narrowest is still a number
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,10 +163,12 @@ def _check_count(n: int) -> None:
 
 
 def _check_kernel(kernels: int, scale: float, bandwidth: str, block_bytes: int | None) -> None:
-    if kernels < 1:
-        raise ValueError(f"kernels, the number of Gaussians, must be at least 1; got {kernels}")
-    if not 1.0 <= scale < math.inf:
-        raise ValueError(f"scale, the ratio of neighbouring bandwidths, must be at least 1; got {scale}")
+    if not 1 <= kernels <= MOST_KERNELS:
+        raise ValueError(f"kernels, the number of Gaussians, must be 1 to {MOST_KERNELS}; got {kernels}")
+    if not 1.0 <= scale <= WIDEST_SCALE:
+        raise ValueError(
+            f"scale, the ratio of neighbouring bandwidths, must be 1 to {WIDEST_SCALE:.0f}; got {scale}"
+        )
     _check_name("bandwidth", bandwidth, get_args(Bandwidth))
     if block_bytes is not None and block_bytes < 1:
         raise ValueError(f"block_bytes must be positive; got {block_bytes}; None takes a good size")

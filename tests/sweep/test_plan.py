@@ -185,10 +185,19 @@ def test_the_sweep_of_the_subset_is_what_the_ledger_holds(monkeypatch: pytest.Mo
     from endocil.report.grouping import identity
 
     runs = counted("hyper-kvasir-part-sweep.toml", monkeypatch)
-    assert len(runs) == 2 * 9 + 3 * (4 + 8 + 5 + 1)
+    assert len(runs) == 3 * (13 + 8 + 5 + 1)
     ledger = [identity(one.settings) for one in read_ledger(HOME / "docs" / "results", complete=completed)]
     missing = [one.name for one in runs if identity(completed(one.settings)) not in ledger]
     assert missing == []
+
+
+def test_the_table_and_the_ablation_are_there_at_small_scale(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = counted("synthetic-sweep.toml", monkeypatch)
+    same = {one.settings.method.name for one in counted("table2.toml", monkeypatch)}
+    assert {one.settings.method.name for one in runs} == same == set(METHODS)
+    assert {one.settings.data.name for one in runs} == {"synthetic"}
+    assert len({one.settings.memory.per_class for one in runs}) == 3
+    assert len(runs) == 3 * (4 + 10 * 3 + 7)  # EndoCIL itself is in both
 
 
 def test_the_small_sweep_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
