@@ -5,7 +5,9 @@
 Half are a sound bundle cut, flipped and overwritten; half hold changed content under the right digest
 (tests/bundle/hostile.py): first what someone with bad intent would try, then random changes of manifest, tables,
 pictures, weights and names. Each hundred is loaded in a process of its own with 1 GiB of memory beyond what the
-libraries need and a minute for each file, which is then asked to predict two pictures. A module of a name that some of
+libraries need and a minute for each file, which is then asked to predict two pictures. Of those that predict, all that
+were thought out and every second of the others are also listed and drawn (memory), made to forget a picture, and to
+learn a class from files. A module of a name that some of
 them mention lies on the path and must not be imported; the folders around are looked at after each. Prints a Markdown
 table; the exit code is 1 where anything else happened.
 """
@@ -38,22 +40,27 @@ def main() -> None:
     methods = args.methods.split(",")
     each = -(-args.cases // len(methods))
     failures: list[str] = []
-    print("| bundle of | tried | predict | refused in one line | anything else | seconds |")
-    print("|---|---|---|---|---|---|")
+    print(
+        "| bundle of | tried | predict | refused in one line | learned too | learning refused | anything else | s |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for method in methods:
             sound, began = _sound(Path(folder), method), time.perf_counter()
             found = [
-                hostile.run(sound, start, min(each, start + args.chunk))
+                hostile.run(sound, start, min(each, start + args.chunk), share=2)
                 for start in range(0, each, args.chunk)
             ]
             bad = [failure for one in found for failure in one["failures"]]
-            good, refused = (sum(one[key] for one in found) for key in ("good", "refused"))
+            good, refused, more = (sum(one[key] for one in found) for key in ("good", "refused", "learned"))
+            less = sum(n for one in found for _, n in one["not_learned"])
             took = time.perf_counter() - began
-            print(f"| {method} | {each} | {good} | {refused} | {len(bad)} | {took:.0f} |", flush=True)
+            told = (method, each, good, refused, more, less, len(bad), f"{took:.0f}")
+            print(f"| {' | '.join(map(str, told))} |", flush=True)
             failures += bad
             for one in found if args.reasons else ():
-                print(*(f"{n:5} {reason}" for reason, n in one["reasons"]), sep="\n", file=sys.stderr)
+                reasons = (*one["reasons"], *one["not_learned"])
+                print(*(f"{n:5} {reason}" for reason, n in reasons), sep="\n", file=sys.stderr)
     for failure in failures[:10]:
         print(failure, file=sys.stderr)
     sys.exit(1 if failures else 0)

@@ -84,11 +84,13 @@ def measured(folder: Path, method: str, left_out: str, seed: int) -> Mapping[str
     at_home, held, abroad = (
         scores(look(network, pixels), exemplars) for pixels in (known, content.held_out.pixels, unknown)
     )
+    limits = {name: threshold_of(scored, RATE) for name, scored in held.items()}
+    assert None not in limits.values(), "too few held-out images to set the rate"
     return {
         name: (
             auroc(at_home[name], abroad[name]),
-            float((at_home[name] > threshold_of(held[name], RATE)).double().mean()),
-            float((abroad[name] > threshold_of(held[name], RATE)).double().mean()),
+            float((at_home[name] > limits[name]).double().mean()),
+            float((abroad[name] > limits[name]).double().mean()),
         )
         for name in at_home
     }

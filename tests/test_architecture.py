@@ -14,7 +14,7 @@ SOURCE = Path(endocil.__file__).parent
 
 # The page of docs/architecture.md, top to bottom; a file imports only from blocks above it or from its own.
 BLOCKS = [
-    ["errors", "randomness", "opening", "files", "locking", "registry", "usage"],
+    ["errors", "notice", "randomness", "opening", "files", "locking", "registry", "usage"],
     ["overrides", "settings", "presets"],
     ["_mmd", "_greedy", "selection", "losses", "gradients"],
     ["images", "datasets", "splitting", "scenario", "audit"],
@@ -41,6 +41,7 @@ BLOCKS = [
         "estimate",
         "preflight",
         "environment",
+        "recorded",
         "run_folder",
         "run_learner",
         "tracking",

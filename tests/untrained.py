@@ -37,6 +37,7 @@ def untrained(
     width: int = 8,
     calibrated: bool = True,
     pictures: bool = True,
+    crop_frame: bool = False,
     name: str = "untrained",
 ) -> Content:
     """Five classes in three tasks; in a method that wants them all at once, in one."""
@@ -44,7 +45,7 @@ def untrained(
         load_settings(
             {
                 "seed": seed,
-                "data": {"name": "synthetic", "size": size},
+                "data": {"name": "synthetic", "size": size, "crop_frame": crop_frame},
                 "network": {"width": width},
                 "method": {"name": method},
                 "run": {"threads": 1},
@@ -69,7 +70,9 @@ def untrained(
             LearnedClass(name=CLASSES[label], task=task, images=10) for task, label in _labels(increments)
         ),
         increments=increments,
-        preprocessing=Preprocessing(size=size, crop_frame=False, mean=MEAN, deviation=DEVIATION, rules=RULES),
+        preprocessing=Preprocessing(
+            size=size, crop_frame=crop_frame, mean=MEAN, deviation=DEVIATION, rules=RULES
+        ),
         calibration=_calibration(built, made.pixels) if calibrated else None,
         metrics=None,
         environment={},
@@ -93,12 +96,17 @@ def _grow(method: Method, increments: tuple[int, ...]) -> None:
 
 
 def _shake(method: Method, seed: int) -> None:
-    """Branches begin as copies of each other, which an optimiser of graphs would melt into one."""
+    """Branches begin as copies of each other, which an optimiser of graphs would melt into one; and what begins as 0
+    or 1 would not be missed if an export left it out."""
     random = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for value in method.parameters():
-            if value.ndim > 1:
-                value += 0.1 * value.std() * torch.randn(value.shape, generator=random)
+    for name, value in method.state_dict().items():
+        if not value.is_floating_point():
+            continue
+        noise = 0.1 * torch.randn(value.shape, generator=random)
+        if name.endswith("running_var"):
+            value *= noise.exp()  # stays above 0
+        else:
+            value += noise * (value.std() if value.ndim > 1 else 1.0)
 
 
 def _labels(increments: tuple[int, ...]) -> list[tuple[int, int]]:

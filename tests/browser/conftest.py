@@ -86,6 +86,17 @@ def many(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.fixture(scope="session")
+def longnamed(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of one run whose exemplars have names as public data sets give them, and groups named after others."""
+    file, pixels = tmp_path_factory.mktemp("pages") / "long.html", np.full((64, 64, 3), 120, np.uint8)
+    names = [f"lower-gi-tract/findings/polyps/{k}a25f452-6381-4644-87ec-42b94bad4d47.jpg" for k in range(6)]
+    shown = [Exemplar(names[k], k, "0", names[k + 1], "", pixels) for k in range(5)]
+    gallery = {"endocil-0": {"polyps": shown}}
+    write_page([read_run(runs["endocil"])], file, title="Long names", gallery=gallery)
+    return file
+
+
+@pytest.fixture(scope="session")
 def one(runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("pages") / "one.html"
     write_page([read_run(runs["endocil"])], file, title="One run")

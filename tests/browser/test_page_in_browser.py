@@ -226,6 +226,44 @@ def test_on_paper_everything_is_open_light_and_after_the_last_task(opened: Opene
     assert page.pdf().startswith(b"%PDF")
 
 
+def test_on_paper_every_method_is_there_whatever_was_switched_off(opened: Opened, many: Path) -> None:
+    page = opened(many)
+    page.get_by_role("button", name="None").click()
+    names, lines = page.locator("#accuracy .switch li"), page.locator("#accuracy g[data-line]")
+    assert lines.evaluate_all(SHOWN) == [False] * 4
+    page.emulate_media(media="print")
+    page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert names.evaluate_all(SHOWN) == [True] * 4
+    assert names.evaluate_all("all => all.map(o => getComputedStyle(o).textDecorationLine)") == ["none"] * 4
+    assert lines.evaluate_all(SHOWN) == [True] * 4
+    assert page.locator("#accuracy details tbody tr").evaluate_all(SHOWN) == [True] * 4
+
+
+def test_where_exemplars_come_from_can_be_read_in_few_lines(opened: Opened, longnamed: Path) -> None:
+    """A name of 40 letters has two lines on a desktop and no more than four on a phone."""
+    for width, lines in ((1280, 2), (390, 4)):
+        page = opened(longnamed, width=width)
+        _open_all(page)
+        high = page.locator("#gallery td.name").evaluate_all(
+            "all => all.map(o => { const s = getComputedStyle(o); return (o.clientHeight - parseFloat(s.paddingTop)"
+            " - parseFloat(s.paddingBottom)) / parseFloat(s.lineHeight); })"
+        )
+        assert max(high) < lines + 0.5
+        narrow = page.locator("#gallery tbody th").evaluate_all("all => all.map(o => o.offsetWidth)")
+        assert max(narrow) < 80
+
+
+def test_paper_has_pictures_of_several_runs_without_their_names(
+    opened: Opened, many: Path, longnamed: Path
+) -> None:
+    for file, told in ((many, False), (longnamed, True)):
+        page = opened(file)
+        page.emulate_media(media="print")
+        page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+        assert set(page.locator("#gallery img").evaluate_all(SHOWN)) == {True}
+        assert set(page.locator("#gallery table").evaluate_all(SHOWN)) == {told}
+
+
 def test_without_a_script_every_method_is_there_after_the_last_task(opened: Opened, many: Path) -> None:
     page = opened(many, java_script_enabled=False)
     assert page.locator(".method:visible").count() == 4
@@ -277,11 +315,10 @@ def test_exemplars_tell_where_they_come_from(opened: Opened, many: Path) -> None
     page.get_by_text("endocil, run endocil-0").click()
     page.get_by_text("Where those of polyps come from").last.click()
     table = page.locator("#gallery table:visible")
-    assert table.locator("thead th").all_inner_texts() == ["Choice", "Image", "Task", "Group", "Source"]
+    assert table.locator("thead th").all_inner_texts() == ["Choice", "Image", "Group", "Source"]
     assert table.locator("tbody tr").nth(1).locator("th, td").all_inner_texts() == [
         "2",
-        "polyps/picture-1.jpg",
-        "0",
+        "picture-1.jpg",
         "patient-7",
         "gastroscope",
     ]

@@ -6,8 +6,11 @@ import base64
 import csv
 import io
 import os
+import shlex
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -144,6 +147,13 @@ def until(page: "Page", holds: str) -> None:
         page.wait_for_timeout(30)
 
 
+def until_held(page: "Page", held: list["Route"]) -> None:
+    end = time.monotonic() + WAIT / 1000
+    while not held:
+        assert time.monotonic() < end
+        page.wait_for_timeout(30)
+
+
 def answered(page: "Page", n: int) -> None:
     until(page, f"document.querySelectorAll('#results .answers, #results .problem').length === {n}")
 
@@ -204,6 +214,102 @@ def test_images_come_by_pasting_and_by_the_keyboard_too(opened: Opened, tmp_path
     assert page.evaluate("document.activeElement.id") == "choose"
 
 
+def drop_from_disk(page: "Page", *paths: Path) -> None:
+    """As a hand does it: with real files and folders, which no script can make."""
+    page.wait_for_selector("#model option", state="attached")
+    box = page.locator("#drop").bounding_box()
+    assert box is not None
+    session = page.context.new_cdp_session(page)
+    for kind in ("dragEnter", "dragOver", "drop"):
+        data = {"items": [], "files": [str(path) for path in paths], "dragOperationsMask": 1}
+        where = {"x": box["x"] + 20, "y": box["y"] + 10}
+        session.send("Input.dispatchDragEvent", {"type": kind, **where, "data": data})
+
+
+def test_a_dropped_folder_is_opened_and_does_not_hold_up_other_images(opened: Opened, tmp_path: Path) -> None:
+    inner = tmp_path / "study" / "second"
+    inner.mkdir(parents=True)
+    (tmp_path / "study" / "image-10.png").write_bytes(POLYP)
+    (tmp_path / "study" / "image-9.PNG").write_bytes(CECUM)
+    (inner / "image-1.png").write_bytes(CECUM)
+    (inner / "notes.txt").write_bytes(b"no picture")
+    (inner / "._image-1.png").write_bytes(b"a note of the system")
+    (tmp_path / "alone.png").write_bytes(POLYP)
+    page = opened()
+    drop_from_disk(page, tmp_path / "study", tmp_path / "alone.png")
+    answered(page, 4)
+    names = ["alone.png", "study/image-9.PNG", "study/image-10.png", "study/second/image-1.png"]
+    assert page.locator(".file").all_inner_texts() == names
+    assert page.locator("#results .answers").count() == 4
+    assert page.inner_text("#alert") == page.inner_text("#looking") == ""
+
+
+def test_a_folder_without_images_says_so(opened: Opened, tmp_path: Path) -> None:
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "notes.txt").write_bytes(b"no picture")
+    page = opened()
+    drop_from_disk(page, tmp_path / "study")
+    page.wait_for_selector("#alert .problem")
+    assert page.inner_text("#alert") == "There are no images in the folder."
+    assert page.locator("#results > li").count() == 0
+
+
+def test_more_images_than_the_page_takes_are_left_out_and_it_says_so(opened: Opened, tmp_path: Path) -> None:
+    (tmp_path / "study").mkdir()
+    for number in range(1002):
+        (tmp_path / "study" / f"{number}.png").write_bytes(b"x")
+    page = opened()
+    page.route("**/predict?*", lambda route: None)  # never answered
+    drop_from_disk(page, tmp_path / "study")
+    page.wait_for_selector("#alert .problem")
+    assert page.inner_text("#alert") == "The page takes 1,000 images at a time; others were left out."
+    assert page.locator("#results > li").count() == 1000
+    assert page.locator(".file").last.inner_text() == "study/999.png"
+    give(page, ("polyp.png", POLYP), kind="paste")
+    assert page.locator("#results > li").count() == 1000
+
+
+def test_a_file_that_has_changed_since_does_not_hold_up_the_others(opened: Opened, tmp_path: Path) -> None:
+    changing, fine = tmp_path / "changing.png", tmp_path / "fine.png"
+    changing.write_bytes(POLYP)
+    fine.write_bytes(CECUM)
+    page = opened()
+    page.wait_for_selector("#model option", state="attached")
+    page.set_input_files("#files", [changing, fine])
+    answered(page, 2)
+    changing.write_bytes(CECUM)
+    os.utime(changing, (2e9, 2e9))
+    page.select_option("#model", index=1)
+    page.wait_for_selector("#results .problem")
+    answered(page, 2)
+    assert page.inner_text("#alert") == ""
+    assert page.inner_text("#results .problem").startswith(
+        "Cannot be read: it has changed since it was chosen"
+    )
+    assert page.inner_text("#status").endswith("1 problem")
+    assert page.locator("#results > li").nth(1).locator(".answers").count() == 1
+    shot(page, "changed-file")
+
+
+def test_what_is_too_much_for_one_request_is_asked_in_parts(opened: Opened) -> None:
+    page = opened()
+
+    def at_most_one(route: "Route") -> None:
+        images = (route.request.post_data_buffer or b"").count(b'name="images"')
+        route.continue_() if images == 1 else refusing(413, "too-large", "too many pixels in all")(route)
+
+    page.route("**/predict?*", at_most_one)
+    give(page, ("polyp.png", POLYP), ("none.png", b"no picture"), ("cecum.png", CECUM))
+    answered(page, 3)
+    assert page.locator("#results > li").nth(1).locator(".problem").count() == 1
+    assert page.locator("#results .answers").count() == 2
+    page.unroute("**/predict?*")
+    page.route("**/predict?*", refusing(413, "too-large", "too many pixels in all"))
+    give(page, ("polyp.png", POLYP))
+    answered(page, 4)
+    assert page.locator("#results .problem").last.inner_text() == "Too many pixels in all."
+
+
 def test_the_place_to_drop_lights_up(opened: Opened) -> None:
     page = opened()
     give(page, ("a.png", POLYP), kind="dragover")
@@ -252,7 +358,7 @@ def test_results_are_saved_as_csv(opened: Opened) -> None:
     assert rows[0]["class"].removeprefix("'") == first.locator(".name").inner_text()
     assert f"{100 * float(rows[0]['probability']):.1f} %" == first.locator(".value").inner_text()
     assert {row["notice"] for row in rows} == {NOTICE}
-    assert rows[2]["problem"].startswith("not a BMP, JPEG, PNG")
+    assert rows[2]["problem"].startswith("Not a BMP, JPEG, PNG")
     assert len(rows[0]["bundle"]) == 64
 
 
@@ -274,7 +380,7 @@ def test_while_the_server_thinks_the_page_says_so(opened: Opened) -> None:
     give(page, ("polyp.png", POLYP), ("cecum.png", CECUM))
     page.wait_for_selector(".waiting")
     assert page.locator("#progress").is_visible()
-    assert page.locator("#status").inner_text() == "0 of 2 images"
+    assert page.locator("#status").inner_text() == "0 of 2 images answered"
     shot(page, "loading")
     for route in held:
         route.continue_()
@@ -290,7 +396,7 @@ def test_troubles_with_single_images_stand_with_them(opened: Opened) -> None:
     answered(page, 4)
     problems = page.locator("#results .problem").all_inner_texts()
     assert problems == [
-        "not a BMP, JPEG, PNG, TIFF or WebP image, or damaged",
+        "Not a BMP, JPEG, PNG, TIFF or WebP image, or damaged.",
         "The file is empty.",
         "Larger than 1.0 MB; this server takes no more.",
     ]
@@ -321,7 +427,8 @@ def test_a_server_that_fails_or_is_gone_can_be_asked_again(opened: Opened) -> No
     page.route("**/predict?*", refusing(500, "failed", "the server failed; its log says where"))
     give(page, ("polyp.png", POLYP))
     page.wait_for_selector("#alert .problem")
-    assert "the server failed; its log says where" in page.inner_text("#alert")
+    assert "The server failed; its log says where." in page.inner_text("#alert")
+    assert page.locator("#progress").is_hidden()  # nothing is under way
     page.unroute("**/predict?*")
     page.route("**/predict?*", lambda route: route.abort())
     page.get_by_role("button", name="Try again").click()
@@ -364,12 +471,33 @@ def test_a_token_opens_the_page(opened: Opened) -> None:
     until(page, "[...document.querySelectorAll('.near img')].every(one => one.naturalWidth === 32)")
     assert page.evaluate("document.cookie") == ""  # no script can read it
     page.context.clear_cookies()
-    page.select_option("#model", index=0)
     give(page, ("cecum.png", CECUM))
     page.wait_for_selector("#token")
+    assert page.inner_text("#alert") == "The sign-in has ended. Give the token again."
+    shot(page, "signed-out")
+    page.fill("#token", TOKEN)
+    page.keyboard.press("Enter")
+    answered(page, 2)  # the images have waited
+    assert page.inner_text("#alert") == ""
 
 
-def test_models_show_their_cards_and_can_be_exchanged(browser: "Browser", models: Path) -> None:
+def test_a_browser_that_keeps_no_cookie_is_told(opened: Opened) -> None:
+    page = opened("v1.endocil", token=TOKEN)
+    page.route("**/session", lambda route: route.fulfill(json={"notice": NOTICE, "status": "ok"}))
+    page.fill("#token", TOKEN)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#alert .problem")
+    assert page.inner_text("#alert").startswith(
+        "The token is right, but the browser has not kept the sign-in."
+    )
+    assert page.locator("#login").is_visible()
+    assert page.evaluate("document.activeElement.id") == "token"
+    shot(page, "no-cookie")
+
+
+@pytest.fixture
+def exchanging(browser: "Browser", models: Path) -> Iterator[tuple["Page", Running]]:
+    """A page whose server has v1 alone, and is its own: what it serves changes."""
     limits = Limits()
     server = Running(service_of([models / "v1.endocil"], models, None, limits), limits, Log(io.StringIO()))
     context = browser.new_context(viewport={"width": 1200, "height": 900})
@@ -377,23 +505,103 @@ def test_models_show_their_cards_and_can_be_exchanged(browser: "Browser", models
     page = context.new_page()
     page.goto(f"{server.address}/#models")
     page.wait_for_selector(".card table")
-    assert page.locator(".card h2").inner_text() == "colon, spring"
-    assert page.locator(".card tbody tr").count() == len(CLASSES)
-    shot(page, "models")
-    page.get_by_label("Another bundle").select_option("damaged.endocil")
-    page.get_by_role("button", name="Put into service").click()
-    page.wait_for_selector("#alert .problem")
-    assert "v1.endocil goes on" in page.inner_text("#alert")
-    shot(page, "refused-bundle")
-    page.get_by_label("Another bundle").select_option("v2.endocil")
-    page.get_by_role("button", name="Put into service").click()
-    until(page, "document.querySelector('.card h2').textContent === 'colon, summer'")
-    assert page.inner_text("#models-status") == "v2.endocil answers now."
-    assert page.inner_text("#alert") == ""
-    page.get_by_role("link", name="Images").click()
-    assert page.locator("#model option").all_inner_texts()[0].startswith("colon, summer")
+    yield page, server
     context.close()
     server.stop()
+
+
+def put_into_service(page: "Page", name: str) -> None:
+    page.get_by_label("Another bundle").select_option(name)
+    page.get_by_role("button", name="Put into service").press("Enter")
+
+
+def test_models_show_their_cards_and_can_be_exchanged(
+    exchanging: tuple["Page", Running], models: Path
+) -> None:
+    page, _ = exchanging
+    digest = Bundle.load(models / "v1.endocil").digest
+    assert page.locator(".card h2").inner_text() == f"colon, spring model-1, {digest[:8]}"
+    assert page.locator(".card tbody tr").count() == len(CLASSES)
+    shot(page, "models")
+    put_into_service(page, "damaged.endocil")
+    page.wait_for_selector("#alert .problem")
+    assert "v1.endocil goes on" in page.inner_text("#alert")
+    focus = "document.activeElement.textContent"
+    assert page.evaluate(focus) == "Put into service"
+    shot(page, "refused-bundle")
+    put_into_service(page, "v2.endocil")
+    until(
+        page, "document.getElementById('models-status').textContent === 'v2.endocil answers now as model-1.'"
+    )
+    assert page.locator(".card h2").inner_text().startswith("colon, summer")
+    assert page.get_by_label("Another bundle").input_value() == "v2.endocil"
+    assert page.evaluate(focus) == "Put into service"
+    assert page.inner_text("#alert") == ""
+    shot(page, "exchanged")
+    page.get_by_role("link", name="Images").click()
+    assert page.locator("#model option").all_inner_texts()[0].startswith("colon, summer")
+
+
+def csv_rows(page: "Page") -> list[dict[str, str]]:
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save as CSV").click()
+    return list(csv.DictReader(io.StringIO(Path(download.value.path()).read_text("utf-8-sig"))))
+
+
+def test_after_an_exchange_the_images_are_asked_again(
+    exchanging: tuple["Page", Running], models: Path
+) -> None:
+    page, _ = exchanging
+    page.get_by_role("link", name="Images").click()
+    give(page, ("polyp.png", POLYP), ("cecum.png", CECUM))
+    answered(page, 2)
+    before = page.locator(".shares").all_inner_texts()
+    page.get_by_role("link", name="Models").click()
+    put_into_service(page, "v2.endocil")
+    until(page, "document.getElementById('models-status').textContent.startsWith('v2.endocil answers')")
+    page.get_by_role("link", name="Images").click()
+    answered(page, 2)
+    assert page.locator(".shares").all_inner_texts() != before
+    assert "another bundle answers now" in page.inner_text("#status")
+    shot(page, "asked-again")
+    digest = Bundle.load(models / "v2.endocil").digest
+    told = {(row["model"], row["bundle"]) for row in csv_rows(page)}
+    assert told == {(f"colon, summer ({digest[:8]})", digest)}
+
+
+def test_an_exchange_by_others_is_noticed_with_the_next_answer(
+    exchanging: tuple["Page", Running], models: Path
+) -> None:
+    page, server = exchanging
+    page.get_by_role("link", name="Images").click()
+    give(page, ("polyp.png", POLYP))
+    answered(page, 1)
+    swap = urllib.request.Request(
+        f"{server.address}/api/v1/models/model-1",
+        b'{"bundle": "v2.endocil"}',
+        {"Content-Type": "application/json"},
+        method="PUT",
+    )
+    urllib.request.urlopen(swap, timeout=30).close()
+    first, second = (Bundle.load(models / name).digest for name in ("v1.endocil", "v2.endocil"))
+    assert [(row["model"], row["bundle"]) for row in csv_rows(page)] == [
+        (f"colon, spring ({first[:8]})", first)
+    ]
+    held: list[Route] = []
+    page.route("**/api/v1/models", lambda route: held.append(route))
+    give(page, ("cecum.png", CECUM))
+    answered(page, 2)
+    names = [row["model"] for row in csv_rows(page)]  # of the new bundle nothing is known yet but its digest
+    assert names == [f"colon, spring ({first[:8]})", f"model-1 ({second[:8]})"]
+    until_held(page, held)
+    for route in held:
+        route.continue_()
+    page.unroute("**/api/v1/models")
+    until(page, "document.querySelector('#model option').textContent.startsWith('colon, summer')")
+    answered(page, 2)
+    told = [(row["image"], row["model"], row["bundle"]) for row in csv_rows(page)]
+    name = f"colon, summer ({second[:8]})"
+    assert told == [("polyp.png", name, second), ("cecum.png", name, second)]
 
 
 def test_runs_are_listed_and_their_reports_open_in_a_sandbox(opened: Opened, runs_folder: Path) -> None:
@@ -417,6 +625,33 @@ def test_runs_are_listed_and_their_reports_open_in_a_sandbox(opened: Opened, run
     assert fetched == "blocked"
 
 
+def test_runs_that_are_not_listed_are_counted(opened: Opened, runs_folder: Path) -> None:
+    page = opened(runs=runs_folder)
+
+    def more(route: "Route") -> None:
+        route.fulfill(json={**route.fetch().json(), "left_out": 1234})
+
+    page.route("**/api/v1/runs", more)
+    page.get_by_role("link", name="Runs").click()
+    page.wait_for_selector("#runs-table tbody tr")
+    told = "2 finished runs; a name leads to the report. 1,234 others are not listed."
+    assert page.inner_text("#runs-status") == told
+
+
+def test_a_bundle_that_flags_nothing_as_unlike_says_so(opened: Opened) -> None:
+    page = opened("v1.endocil")
+
+    def without(route: "Route") -> None:
+        told = route.fetch().json()
+        told["images"][0]["answers"][0]["unlike"] = None
+        route.fulfill(json=told)
+
+    page.route("**/predict?*", without)
+    give(page, ("polyp.png", POLYP))
+    answered(page, 1)
+    assert "Too few held-out images to say what is unlike" in page.inner_text("#results")
+
+
 def test_a_folder_without_runs_says_so(opened: Opened, tmp_path: Path) -> None:
     page = opened(runs=tmp_path, at="#runs")
     until(page, "document.getElementById('runs-status').textContent.startsWith('There are no finished runs')")
@@ -430,7 +665,37 @@ def test_the_documentation_lists_every_operation(opened: Opened) -> None:
     assert "POST /api/v1/predict" in told
     assert len(told) == 10
     assert NOTICE in page.inner_text("header")
+    assert page.locator("#runs-link").is_hidden()  # this server has none
+    assert "TOKEN" not in page.inner_text("#operations")
     shot(page, "docs")
+
+
+def test_the_examples_of_the_documentation_work_as_they_stand(opened: Opened, runs_folder: Path) -> None:
+    page = opened(token=TOKEN, runs=runs_folder)
+    page.fill("#token", TOKEN)
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name="API").click()
+    page.wait_for_selector("#operations .verb")
+    assert page.locator("#token-hint").is_visible()
+    examples = page.locator("#operations pre").all_inner_texts()
+    assert not [example for example in examples if "{" in example.partition("-d")[0]]
+    kinds = {}
+    for words in map(shlex.split, examples):
+        assert words[0] == "curl"
+        headers = [value for flag, value in pairwise(words) if flag == "-H"]
+        told = {name: value.replace("$TOKEN", TOKEN) for name, value in (one.split(": ") for one in headers)}
+        if "-F" not in words and "-d" not in words:
+            asked = urllib.request.Request(words[-1], None, told, method="POST" if "-X" in words else "GET")
+            with urllib.request.urlopen(asked, timeout=30) as answer:  # raises where it is refused
+                kinds[words[-1].rpartition("/")[2]] = answer.headers.get_content_type()
+    assert (kinds["0.png"], kinds["report"], kinds["session"]) == (
+        "image/png",
+        "text/html",
+        "application/json",
+    )
+    assert len(kinds) == 8
+    page.get_by_role("link", name="Runs").click()
+    page.wait_for_selector("#runs-table tbody tr")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -471,6 +736,15 @@ def test_dark_is_chosen_by_hand_and_kept(opened: Opened) -> None:
     give(page, ("polyp.png", POLYP), ("cecum.png", CECUM))
     answered(page, 2)
     shot(page, "dark")
+
+
+def test_skipping_to_the_content_stays_in_the_view(opened: Opened) -> None:
+    page = opened(at="#models")
+    page.wait_for_selector(".card table")
+    page.locator(".skip").press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    assert page.locator("#models").is_visible()
+    assert page.url.endswith("#models")
 
 
 def test_everything_is_reached_by_the_tabulator(opened: Opened) -> None:

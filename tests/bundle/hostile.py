@@ -2,8 +2,11 @@
 
 Even numbers are a sound bundle cut, flipped or overwritten; odd ones hold changed content under the right digest, as an
 attacker would sign it: first each of `crafted`, then random changes of the manifest, tables, pictures, weights, names.
+What predicts is, for each of `crafted` and a share of the others, also listed, drawn, made to forget a picture and to
+learn a class from files.
 """
 
+import csv
 import hashlib
 import io
 import json
@@ -27,6 +30,7 @@ import damaged
 
 MEMORY = 2**30  # bytes beyond what the libraries have mapped
 SECONDS = 60  # for one bundle, on a busy machine
+SHARE = 4  # of so many random bundles that predict, one is put through the other commands
 PLANTED = "planted_by_the_fuzzer"  # a module that must never be imported
 
 Members = list[tuple[str, bytes]]
@@ -155,6 +159,19 @@ def crafted(data: bytes) -> dict[str, bytes]:
         "data from outside": manifest("settings", "data", "name", to=planted),
         "weights from a file": manifest("settings", "network", "weights", to="/etc/passwd"),
         "first tasks in a folder": manifest("settings", "run", "first_tasks", to="evil"),
+        "pattern that never ends": signed(
+            changed(
+                changed(sound, MANIFEST, in_manifest("settings", "scenario", "groups", to="((?:a|aa)+)$")),
+                MANIFEST,
+                in_manifest("settings", "scenario", "split_by", to="group"),
+            )
+        ),
+        "escape in a name": manifest("name", to="\x1b[2Jmodel"),
+        "line in a history": manifest("history", 0, "note", to="tested\nsha256 0"),
+        "escape in a setting": manifest("settings", "method", "\x1b[31m", to=1),
+        "escape in a table": signed(
+            changed(sound, "exemplars.csv", lambda old: old.replace(b",0,0,", b",0,0,\x1b[2J", 1))
+        ),
         "absurd width": manifest("settings", "network", "width", to=8 * 10**9),
         "large width": manifest("settings", "network", "width", to=8192),
         "absurd kernels": manifest("settings", "memory", "kernels", to=10**12),
@@ -235,7 +252,7 @@ def resigned(data: bytes, number: int) -> tuple[str, bytes]:
     chance = random.Random(f"signed {number}")
     members = members_of(data)
     what = chance.choice(
-        ("manifest", "manifest", "manifest", "header", "weights", "csv", "png", "names", "zip")
+        ("manifest", "settings", "settings", "cells", "header", "weights", "csv", "png", "names", "zip")
     )
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
         members = _another(members, what, chance)
@@ -250,6 +267,11 @@ def resigned(data: bytes, number: int) -> tuple[str, bytes]:
 def _another(members: Members, what: str, chance: random.Random) -> Members:
     if what == "manifest":
         return changed(members, MANIFEST, lambda text: _mutated(text, chance))
+    if what == "settings":
+        return changed(members, MANIFEST, lambda text: _mutated(text, chance, "settings"))
+    if what == "cells":
+        table = chance.choice(("exemplars.csv", "held-out.csv"))
+        return changed(members, table, lambda text: _with_another_cell(text, chance))
     if what == "header":
         return changed(members, WEIGHTS, in_header(lambda header: _mutate_header(header, chance)))
     if what == "names":
@@ -264,10 +286,21 @@ def _another(members: Members, what: str, chance: random.Random) -> Members:
     )
 
 
-def _mutated(text: bytes, chance: random.Random) -> bytes:
-    """Somewhere in the manifest another value, a key less, or a key more."""
+def _with_another_cell(text: bytes, chance: random.Random) -> bytes:
+    """That of another row, or a strange one: a table that can be read, of pictures that never were."""
+    header, *rows = csv.reader(io.StringIO(text.decode()))
+    column, row = chance.randrange(len(header)), chance.randrange(len(rows))
+    odd = ("", "0", "1", "-1", str(10**30), "x" * 4000, "../x", "\u202e", "=1+1", "a,b", "\x1b[2J")
+    rows[row][column] = chance.choice((chance.choice(rows)[column], chance.choice(odd)))
+    file = io.StringIO(newline="")
+    csv.writer(file, lineterminator="\n").writerows([header, *rows])
+    return file.getvalue().encode()
+
+
+def _mutated(text: bytes, chance: random.Random, part: str | None = None) -> bytes:
+    """Somewhere in the manifest, or in a part of it, another value, a key less, or a key more."""
     said = json.loads(text)
-    place: Any = said
+    place: Any = said[part] if part else said
     while True:
         keys = list(place) if isinstance(place, dict) else list(range(len(place)))
         if not keys:
@@ -343,26 +376,34 @@ def case(data: bytes, others: dict[str, bytes], number: int) -> tuple[str, bytes
     return resigned(data, number)
 
 
-def serve(path: str, start: int, stop: int) -> None:
+def serve(path: str, start: int, stop: int, share: int) -> None:
     """In the process of its own: limits first, then the bundles."""
     import resource
 
     import numpy as np
     import torch
+    from PIL import Image
 
+    from endocil.bundle import learning
     from endocil.bundle.model import Bundle
     from endocil.errors import EndocilError
 
+    learning.cost = lambda *_: ""  # type: ignore[assignment]  # measuring the speed takes longer than all the rest
     torch.set_num_threads(1)
     data = Path(path).read_bytes()
     pictures = [np.full((40, 30, 3), shade, np.uint8) for shade in (0, 200)]
+    new = Path("new", "another class")  # names that a hostile pattern would never be done with
+    new.mkdir(parents=True)
+    for number, shade in enumerate((0, 80, 160, 240)):
+        Image.fromarray(np.full((40, 30, 3), shade, np.uint8)).save(new / f"{'a' * 40}{number}!.png")
     Bundle.load(path).predict(pictures, reasons=1)  # what loads lazily is loaded now
+    _other_commands(Path(path))
     others = crafted(data)
     with open("/proc/self/statm") as file:
         mapped = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a hang in C code ends the process too
-    results, loaded = damaged._Results(), list[str]()
+    results, further, loaded = damaged._Results(), damaged._Results(), list[str]()
     place = Path("bundle.endocil")
     for number in range(start, stop):
         kind, content = case(data, others, number)
@@ -376,19 +417,45 @@ def serve(path: str, start: int, stop: int) -> None:
         signal.alarm(SECONDS)
         if results.of(number, kind, attempt, EndocilError):
             loaded.append(kind)
+            if kind.startswith("crafted") or len(loaded) % share == 0:
+                signal.alarm(SECONDS)
+                further.of(number, f"{kind}, other commands", lambda: _other_commands(place), EndocilError)
         _look_around(number, kind, results.failures)
     told = {**results.summary(), "loaded": loaded, "reasons": results.reasons.most_common(40)}
+    told["failures"] += further.failures
+    told |= {"learned": further.good, "not_learned": further.reasons.most_common()}
     print(json.dumps(told))
+
+
+def _other_commands(place: Path) -> None:
+    """What one does with a bundle besides predicting; what they write is removed."""
+    from endocil.bundle.content import read_content, write_content
+    from endocil.bundle.forgetting import forget
+    from endocil.bundle.learning import learn
+    from endocil.bundle.sheets import write_list, write_sheet
+
+    content = read_content(place)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        write_list(out / "list.csv", content)
+        write_sheet(out / "sheet.jpg", content)
+        less = forget(content, images=[content.exemplars.origins[0].image], allow_empty=True)
+        assert len(less.content.exemplars) < len(content.exemplars)
+        write_content(out / "less.endocil", less.content)
+        assert read_content(out / "less.endocil").classes == content.classes
+        changes = ["train.epochs=1", "train.milestones=[]", "train.compile=false", "run.threads=1"]
+        learn(place, "new", out / "more.endocil", changes=changes, validation=0.25)
+        assert read_content(out / "more.endocil").classes == (*content.classes, "another class")
 
 
 def _look_around(number: int, kind: str, failures: list[str]) -> None:
     """Nothing was written beside the bundle or into the folder of temporary files, and nothing imported."""
-    left = sorted({*os.listdir(), *os.listdir(tempfile.gettempdir())} - {"bundle.endocil", "tmp"})
+    left = sorted({*os.listdir(), *os.listdir(tempfile.gettempdir())} - {"bundle.endocil", "new", "tmp"})
     if left or PLANTED in sys.modules:
         failures.append(f"{number} ({kind}): left {left}, imported {PLANTED in sys.modules}")
 
 
-def run(path: Path, start: int, stop: int) -> dict[str, Any]:
+def run(path: Path, start: int, stop: int, share: int = SHARE) -> dict[str, Any]:
     """What became of these bundles; a process that died is a failure."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as modules:
         temporary = Path(folder, "tmp")
@@ -401,8 +468,10 @@ def run(path: Path, start: int, stop: int) -> dict[str, Any]:
             "OMP_NUM_THREADS": "1",
             "PYTHONWARNINGS": "ignore",
             "TMPDIR": str(temporary),
+            "ENDOCIL_CACHE": str(Path(modules, "cache")),
+            "TORCHINDUCTOR_CACHE_DIR": str(Path(modules, "inductor")),  # made by importing the optimisers
         }
-        code = f"import hostile; hostile.serve({str(path.resolve())!r}, {start}, {stop})"
+        code = f"import hostile; hostile.serve({str(path.resolve())!r}, {start}, {stop}, {share})"
         done = subprocess.run(
             [sys.executable, "-c", code],
             env=environment,
@@ -413,6 +482,7 @@ def run(path: Path, start: int, stop: int) -> dict[str, Any]:
         )
     if done.returncode:
         ended = f"{start} to {stop}: the process ended with {done.returncode}: {done.stderr[-1500:]}"
-        return {"good": 0, "refused": 0, "failures": [ended], "loaded": [], "reasons": []}
+        none: dict[str, Any] = {"loaded": [], "reasons": [], "learned": 0, "not_learned": []}
+        return {"good": 0, "refused": 0, "failures": [ended], **none}
     found: dict[str, Any] = json.loads(done.stdout)
     return found

@@ -1,6 +1,7 @@
 """Temperatures and thresholds do what they promise; errors are measured on images they were not fitted on."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,10 +13,13 @@ from endocil.bundle.calibration import (
     cross_fitted,
     fit_temperature,
     folds_of,
+    least_images,
     probabilities,
     threshold_of,
+    why_uncalibrated,
 )
 from endocil.bundle.content import Content
+from endocil.bundle.model import Bundle
 from endocil.bundle.restoring import restored
 
 
@@ -108,9 +112,40 @@ def test_the_threshold_flags_new_images_at_the_promised_rate_or_less() -> None:
     flagged = []
     for _ in range(2000):
         scores = torch.randn(41, generator=random)
-        flagged.append(float(scores[40] > threshold_of(scores[:40], 0.1)))
+        threshold = threshold_of(scores[:40], 0.1)
+        assert threshold is not None
+        flagged.append(float(scores[40] > threshold))
     assert 0.07 < sum(flagged) / 2000 < 0.12  # 4 / 41 = 0.0976 by counting ranks
-    assert threshold_of(torch.arange(5.0), 0.05) == 4.0  # too few: only what is farther than all
+
+
+@pytest.mark.parametrize(("rate", "least"), [(0.05, 19), (0.1, 9), (0.01, 99), (0.3, 3), (0.5, 1), (0.9, 1)])
+def test_fewer_images_than_a_rate_needs_set_no_threshold(rate: float, least: int) -> None:
+    assert least_images(rate) == least
+    assert threshold_of(torch.arange(float(least)), rate) is not None
+    assert threshold_of(torch.arange(float(least - 1)), rate) is None
+
+
+def test_too_few_images_for_the_rate_turn_the_flag_off_and_say_so(tiny_content: Content) -> None:
+    n = len(tiny_content.held_out)
+    found = calibrate(restored(tiny_content), tiny_content.held_out, tiny_content.classes, rate=0.5 / n)
+    assert found is not None
+    assert found.unlike_threshold is None
+    manifest = tiny_content.manifest.model_copy(update={"calibration": found})
+    bundle = Bundle(replace(tiny_content, manifest=manifest), restored(tiny_content))
+    said = bundle.predict(list(tiny_content.held_out.pixels.numpy()))
+    assert said.unlike is None
+    assert said.calibrated
+    rate, least = f"{50 / n:g} %", 2 * n - 1
+    expected = f"{n} held-out images cannot set a rate of {rate}; at least {least} are needed"
+    assert any(note.startswith(expected) for note in bundle.notes)
+
+
+def test_a_class_without_held_out_images_leaves_a_bundle_uncalibrated(tiny_content: Content) -> None:
+    origins, name = tiny_content.held_out.origins, tiny_content.classes[1]
+    rest = tiny_content.held_out.take([i for i, origin in enumerate(origins) if origin.class_name != name])
+    assert len(rest) > 10
+    assert calibrate(restored(tiny_content), rest, tiny_content.classes) is None
+    assert why_uncalibrated(rest, tiny_content.classes) == f"no held-out images of {name}"
 
 
 def test_a_bundles_calibration_is_that_of_its_held_out_images(tiny_content: Content) -> None:

@@ -1,6 +1,7 @@
 """What lies in a bundle: it comes back as it went in, and what does not fit together is refused in one line."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -123,6 +124,62 @@ def test_tensors_of_no_part_are_refused(rewritten: Callable[..., Path]) -> None:
 def test_pictures_of_unknown_classes_are_refused(rewritten: Callable[..., Path]) -> None:
     with pytest.raises(EndocilError, match="which is none of the 5 classes"):
         read_content(rewritten("held-out.csv", lambda old: old.replace(b",polyp,", b",other,")))
+
+
+ESCAPE = "\x1b[31m"
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "place"),
+    [
+        (("name",), f"model{ESCAPE}", "manifest.json.name has the character U+001B"),
+        (("classes", 0, "name"), "a\nb", "manifest.json.classes.0.name has the character U+000A"),
+        (("terms", "consent"), "a\u2028b", "manifest.json.terms.consent has the character U+2028"),
+        (
+            ("history", 0, "added"),
+            {"\x9b": 1},
+            "manifest.json.history.0.added: a name has the character U+009B",
+        ),
+        (("history", 0, "note"), "\x7f", "manifest.json.history.0.note has the character U+007F"),
+        (
+            ("settings", "method", "name"),
+            "ic\rarl",
+            "manifest.json.settings.method.name has the character U+000D",
+        ),
+        (("environment", "system"), ["\0"], "manifest.json.environment.system.0 has the character U+0000"),
+    ],
+)
+def test_control_characters_in_the_manifest_are_refused_by_the_place(
+    rewritten: Callable[..., Path], keys: tuple, value: object, place: str
+) -> None:
+    with pytest.raises(EndocilError, match=re.escape(place)) as refused:
+        read_content(rewritten(MANIFEST, in_manifest(*keys, to=value)))
+    assert str(refused.value).isprintable()
+
+
+@pytest.mark.parametrize("kind", ["exemplars", "held-out"])
+def test_control_characters_beside_a_picture_are_refused(rewritten: Callable[..., Path], kind: str) -> None:
+    path = rewritten(f"{kind}.csv", lambda table: table.replace(b",given\n", b",given\x1b[2J\n", 1))
+    with pytest.raises(EndocilError, match=rf"{kind}\.csv, consent has the character U\+001B") as refused:
+        read_content(path)
+    assert str(refused.value).isprintable()
+
+
+def test_what_says_that_it_holds_no_pictures_must_hold_none(rewritten: Callable[..., Path]) -> None:
+    with pytest.raises(EndocilError, match="says that no picture is inside, but holds some"):
+        read_content(rewritten(MANIFEST, in_manifest("pictures", to=False)))
+
+
+def test_control_characters_are_not_written_either(tiny_content: Content, tmp_path: Path) -> None:
+    kept = tiny_content.exemplars
+    first = replace(kept.origins[0], group="p\n1")
+    odd = replace(tiny_content, exemplars=replace(kept, origins=(first, *kept.origins[1:])))
+    with pytest.raises(EndocilError, match=r"exemplars\.csv, group has the character U\+000A"):
+        write_content(tmp_path / "model.endocil", odd)
+    named = replace(tiny_content, statistics={**tiny_content.statistics, f"x{ESCAPE}": torch.zeros(1)})
+    with pytest.raises(EndocilError, match="the name of a statistic has the character"):
+        write_content(tmp_path / "model.endocil", named)
+    assert not list(tmp_path.iterdir())
 
 
 def test_content_that_could_not_be_read_again_is_not_written(tiny_content: Content, tmp_path: Path) -> None:

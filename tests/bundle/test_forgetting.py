@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 from files import endocil
+from PIL import Image
 
 from endocil import EndocilError
 from endocil.bundle.content import Content, read_content, write_content
 from endocil.bundle.forgetting import forget
 from endocil.bundle.looking import look
-from endocil.bundle.pictures import Origin
+from endocil.bundle.pictures import Origin, Pictures
 from endocil.bundle.restoring import restored
+from endocil.bundle.sheets import write_sheet
 from endocil.evaluation import CLASS_MEANS, class_means
 
 
@@ -84,6 +86,58 @@ def test_it_says_what_still_saw_them(tiny_content: Content) -> None:
     assert held.content.manifest.calibration is not None
     assert held.content.manifest.calibration.images == len(tiny_content.held_out) - 1
     assert held.content.statistics[CLASS_MEANS].equal(tiny_content.statistics[CLASS_MEANS])
+
+
+def test_images_that_were_learned_and_not_kept_are_not_denied(tiny_content: Content) -> None:
+    first, *rest = tiny_content.held_out.origins
+    alone = replace(
+        tiny_content,
+        held_out=replace(tiny_content.held_out, origins=(replace(first, group="only here"), *rest)),
+    )
+    unkept = (
+        "Images of it that were learned and not kept cannot be told from here: the weights may have seen them"
+    )
+    found = forget(alone, groups=["only here"])
+    assert (found.exemplars, found.held_out) == (0, 1)
+    assert f"held-out pictures were never learned from. {unkept}" in found.lines
+    assert not any("nothing else saw them" in line for line in found.lines)
+    for kind in ("groups", "sources"):
+        with pytest.raises(EndocilError, match=re.escape(unkept)):
+            forget(alone, **{kind: ["zzzz"]})
+
+
+def test_a_class_left_without_held_out_images_ends_the_calibration(tiny_content: Content) -> None:
+    name = tiny_content.classes[0]
+    mine = [origin.image for origin in tiny_content.held_out.origins if origin.class_name == name]
+    found = forget(tiny_content, images=mine)
+    assert found.content.manifest.calibration is None
+    assert f"the calibration is gone: no held-out images of {name} are left" in found.lines
+
+
+def test_a_sheet_of_a_class_has_its_own_pictures_alone(tiny_content: Content, tmp_path: Path) -> None:
+    old, new = tiny_content.classes[:2]
+    names = {old: "a", new: "a: b"}
+
+    def renamed(pictures: Pictures) -> Pictures:
+        origins = (
+            replace(origin, class_name=names.get(origin.class_name, origin.class_name))
+            for origin in pictures.origins
+        )
+        return Pictures(pictures.pixels, tuple(origins))
+
+    classes = tuple(
+        learned.model_copy(update={"name": names.get(learned.name, learned.name)})
+        for learned in tiny_content.manifest.classes
+    )
+    content = replace(
+        tiny_content,
+        manifest=tiny_content.manifest.model_copy(update={"classes": classes}),
+        exemplars=renamed(tiny_content.exemplars),
+        held_out=renamed(tiny_content.held_out),
+    )
+    before = [Image.open(file).size for file in write_sheet(tmp_path / "before", tiny_content)]
+    after = [Image.open(file).size for file in write_sheet(tmp_path / "after", content)]
+    assert after == before
 
 
 def test_without_held_out_images_the_calibration_goes(tiny_content: Content) -> None:

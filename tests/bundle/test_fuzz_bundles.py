@@ -7,7 +7,8 @@ import pytest
 from hostile import crafted, run
 
 # what these change is never looked at: they predict as if it were not there
-HARMLESS = {"data from outside", "weights from a file", "first tasks in a folder", "nested settings"}
+HARMLESS = {"data from outside", "weights from a file", "first tasks in a folder"}
+ENDLESS = "pattern that never ends"  # predicts, and learning refuses to run it
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")
@@ -19,4 +20,6 @@ def test_damaged_and_hostile_bundles_predict_or_are_refused_in_one_line(tiny_bun
     assert found["good"] + found["refused"] == n
     assert "damaged" not in found["loaded"]
     loaded = {kind.removeprefix("crafted: ") for kind in found["loaded"] if kind.startswith("crafted")}
-    assert loaded == HARMLESS
+    assert loaded == {*HARMLESS, ENDLESS}
+    assert found["learned"] >= len(HARMLESS)
+    assert any("grouped by the pattern" in reason for reason, _ in found["not_learned"])

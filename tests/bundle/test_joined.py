@@ -59,6 +59,31 @@ def test_an_image_that_the_bundle_holds_is_left_out_and_told(held: bool) -> None
     assert notes == ("5 new images are left out: the bundle holds them already",)
 
 
+def test_a_held_out_image_under_another_name_is_never_learned_from() -> None:
+    pixels = torch.cat([OLD.pixels[:2], NEW.pixels[:3]])
+    labels = np.array([0, 0, 0, 1, 1])
+    table = replace(OLD.table, ids=(OLD.table.ids[0], *"bcde"), labels=labels, classes=("class-00", "new"))
+    images, notes = join(
+        ("class-00", "class-01"),
+        no_pictures(32),
+        exemplars(),
+        newcomers(replace(OLD, table=table, pixels=pixels), table.ids),
+    )
+    assert images.table.ids == ("c", "d", "e")
+    assert torch.equal(images.gather(torch.arange(3)), NEW.pixels[:3])
+    assert notes == (
+        "2 new images are left out: the bundle holds them already (1 as held-out images of another name)",
+    )
+    other = replace(table, classes=("other", "new"))
+    with pytest.raises(EndocilError, match="is 'other' among the new images, but the bundle holds it as"):
+        join(
+            ("class-00", "class-01"),
+            no_pictures(32),
+            exemplars(),
+            newcomers(replace(OLD, table=other, pixels=pixels), ("x", *"bcde")),
+        )
+
+
 def test_another_image_of_the_same_name_gets_a_number() -> None:
     ids = (OLD.table.ids[0], OLD.table.ids[1], "a.png", "b.png", "c.png", f"{OLD.table.ids[0]} (2)")
     images, notes = join(("class-00", "class-01"), exemplars(), no_pictures(32), newcomers(NEW, ids))

@@ -16,7 +16,9 @@ from endocil import EndocilError
 from endocil.bundle.content import Content, read_content, write_content
 from endocil.bundle.learning import learn
 from endocil.bundle.making import make_bundle
+from endocil.bundle.newcomers import read_newcomers
 from endocil.experiment import run
+from endocil.files import write_csv
 
 
 @pytest.fixture(scope="session")
@@ -152,6 +154,113 @@ def test_a_folder_is_learned_with_the_held_out_share_that_is_asked_for(
     trained = {origin.image for origin in content.exemplars.origins}
     assert not trained & {origin.image for origin in held}
     assert learn(bundle, new, tmp_path / "b.endocil").content.manifest.classes[-1].images == 10
+
+
+def test_a_calibration_is_of_every_class_or_there_is_none(
+    bundle: Path, pictures: Path, tmp_path: Path
+) -> None:
+    unheld = tmp_path / "unheld.endocil"
+    write_content(unheld, make_bundle(bundle.parent / "run", held_out=0).content)
+    told: list[str] = []
+    found = learn(unheld, pictures / "from-3.csv", tmp_path / "new.endocil", tell=told.append)
+    assert {origin.class_name for origin in found.content.held_out.origins} == {"class-03", "class-04"}
+    assert found.content.manifest.calibration is None
+    lacking = "no held-out images of class-00, class-01, class-02"
+    assert found.notes == (
+        f"{lacking}: probabilities are not calibrated, and images unlike anything learned are not flagged",
+    )
+    assert any(f"the new bundle will not be calibrated: {lacking}" in line for line in told)
+
+
+def test_a_bundle_without_pictures_stays_without(pictures: Path, tmp_path: Path) -> None:
+    run(settings(pictures / "first-3.csv", [2, 1], "finetune"), tmp_path / "run")
+    made = make_bundle(tmp_path / "run", with_exemplars=False).content
+    assert made.manifest.calibration is not None
+    write_content(tmp_path / "model.endocil", made)
+    shown = endocil(
+        "learn", tmp_path / "model.endocil", pictures / "from-3.csv", "-o", tmp_path / "new.endocil"
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "note: the bundle is kept without pictures, and so without held-out images" in shown.stdout
+    content = read_content(tmp_path / "new.endocil")
+    assert (len(content.exemplars), len(content.held_out)) == (0, 0)
+    assert content.manifest.calibration is None
+    assert not content.manifest.pictures
+    assert b".png" not in (tmp_path / "new.endocil").read_bytes()
+
+
+def test_a_pattern_of_the_bundle_is_shown_but_never_run(bundle: Path, pictures: Path, tmp_path: Path) -> None:
+    new = folder_of(pictures, tmp_path / "new", "class-04")
+    for number, file in enumerate(sorted((new / "class-04").iterdir())):
+        file.rename(file.with_name(f"p{number // 4}_{'a' * 40}{number}!.png"))
+    content, endless = read_content(bundle), "((?:a|aa)+)$"
+    scenario = {**content.manifest.settings["scenario"], "split_by": "group", "groups": endless}
+    values = {**content.manifest.settings, "scenario": scenario}
+    write_content(
+        tmp_path / "model.endocil",
+        Content(content.manifest.model_copy(update={"settings": values}), *parts_of(content)),
+    )
+    typed = ("learn", tmp_path / "model.endocil", new, "-o", tmp_path / "out.endocil", "--validation", "0.3")
+    refused = endocil(*typed)
+    assert refused.returncode == 1
+    assert (
+        f"grouped by the pattern '{endless}', and the new ones have no groups; give --groups"
+        in refused.stderr
+    )
+    assert endocil(*typed, "--groups", "(p[0-9]+)_").returncode == 0
+    origins = (*(found := read_content(tmp_path / "out.endocil")).exemplars.origins, *found.held_out.origins)
+    assert {origin.group for origin in origins if origin.class_name == "class-04"} == {"p0", "p1", "p2"}
+    held = {origin.group for origin in found.held_out.origins if origin.class_name == "class-04"}
+    assert not held & {origin.group for origin in found.exemplars.origins}
+
+
+def test_groups_are_those_that_are_asked_for(bundle: Path, pictures: Path, tmp_path: Path) -> None:
+    content = read_content(bundle)
+    new = folder_of(pictures, tmp_path / "new", "class-04")
+    names = [f"class-04/{file.name}" for file in sorted((new / "class-04").iterdir())]
+    listing = tmp_path / "groups.csv"
+    write_csv(listing, ("path", "group"), [(name, f"g{i % 2}") for i, name in enumerate(names)])
+
+    def groups(path: Path, wanted: str | None, rule: str = "given") -> tuple[set[str], tuple[str, ...]]:
+        scenario = content.settings.scenario.model_copy(update={"groups": rule})
+        chosen = content.settings.model_copy(update={"scenario": scenario})
+        found = read_newcomers(path, content.manifest.preprocessing, chosen, groups=wanted)
+        return set(found.images.table.groups), found.notes
+
+    assert groups(new, None)[0] == {""}
+    assert groups(new, str(listing))[0] == {"g0", "g1"}
+    assert groups(new, "(class)-")[0] == {"class"}
+    assert groups(new, "given", "(x+)+$")[0] == {""}
+    patients = groups(pictures / "from-4.csv", None, "(x+)+$")[0]
+    assert all(name.startswith("patient") for name in patients)
+    assert groups(pictures / "from-4.csv", "(class)-")[0] == {"class"}
+    assert any("--groups FILE.csv" in note for note in groups(new, None, "mine.csv")[1])
+    with pytest.raises(EndocilError, match="fits no image"):
+        groups(new, "(nothing)")
+
+
+def test_names_that_no_bundle_takes_are_refused_before_it_learns(
+    bundle: Path, pictures: Path, tmp_path: Path
+) -> None:
+    new = folder_of(pictures, tmp_path / "new", "class-04")
+    (new / "class-04").rename(new / "class\x1b4")
+    with pytest.raises(EndocilError, match=r"the name of a class has the character U\+001B"):
+        learn(bundle, new, tmp_path / "out.endocil")
+    assert list(tmp_path.iterdir()) == [new]
+
+
+def test_a_folder_of_the_users_given_for_the_work_is_left_alone(
+    bundle: Path, pictures: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine" / ".git").mkdir(parents=True)
+    (tmp_path / "mine" / ".git" / "config").write_text("mine")
+    (tmp_path / "empty").mkdir()
+    listed = ("learn", bundle, pictures / "from-3.csv", "-o", tmp_path / "out.endocil", "--work")
+    refused = endocil(*listed, tmp_path / "mine")
+    assert "holds other files; choose another folder with --work" in refused.stderr
+    assert (tmp_path / "mine" / ".git" / "config").read_text() == "mine"
+    assert endocil(*listed, tmp_path / "empty").returncode == 0
+    assert list((tmp_path / "empty").iterdir()) == []
 
 
 @pytest.mark.parametrize(

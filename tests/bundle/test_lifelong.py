@@ -80,6 +80,24 @@ def test_it_predicts_saves_loads_and_learns_on(pictures: Path, tmp_path: Path) -
     assert Bundle.load(tmp_path / "two.endocil").classes == ("class-00", "class-01", "class-02")
 
 
+def test_labels_groups_and_sources_may_be_arrays_of_texts(pictures: Path, tmp_path: Path) -> None:
+    images, labels = given(pictures, "class-00", "class-01")
+    groups = np.array([f"p{i % 3}" for i in range(len(images))])
+    sources = np.array(["a", "b"] * (len(images) // 2), dtype=object)
+    values = own_settings()
+    values["scenario"]["validation"] = 0.3
+    learner = LifelongLearner(values).learn(images, np.array(labels), groups=groups, sources=sources)
+    learner.save(tmp_path / "one.endocil")
+    content = read_content(tmp_path / "one.endocil")
+    told = {origin.image: (origin.group, origin.source) for origin in content.exemplars.origins}
+    for i, path in enumerate(images):
+        if path.name in told:
+            assert told[path.name] == (f"p{i % 3}", "ab"[i % 2])
+    assert {path.name for path in images} >= set(told)
+    assert len(told) == 6
+    assert len(content.held_out)
+
+
 def test_what_is_given_wrongly_is_refused_plainly(pictures: Path, tmp_path: Path) -> None:
     learner = LifelongLearner(own_settings())
     stack = np.zeros((4, 32, 32, 3), np.uint8)
@@ -99,6 +117,16 @@ def test_what_is_given_wrongly_is_refused_plainly(pictures: Path, tmp_path: Path
             learner.learn(images, labels)
     with pytest.raises(EndocilError, match="4 images, but 1 groups"):
         learner.learn(stack, names, groups=["p"])
+    with pytest.raises(
+        EndocilError, match="groups are names of patients or videos: a text for each image, but 1"
+    ):
+        learner.learn(stack, names, groups=[1, 1, 2, 2])
+    with pytest.raises(EndocilError, match="sources are names of devices or centres: a text for each image"):
+        learner.learn(stack, names, sources=np.array([1.0, 1.0, 2.0, 2.0]))
+    with pytest.raises(EndocilError, match=r"a group has the character U\+000A"):
+        learner.learn(stack, names, groups=["p\n", "p", "p", "p"])
+    with pytest.raises(EndocilError, match=r"--consent has the character U\+001B"):
+        learner.learn(stack, names, consent="\x1b")
     for ask in (learner.predict, learner.predict_proba):
         with pytest.raises(EndocilError, match="nothing is learned yet"):
             ask(stack)

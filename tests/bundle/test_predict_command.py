@@ -40,7 +40,8 @@ def test_a_run_becomes_a_file_that_predicts(
     tiny_run: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, out, cam = tmp_path / "model.endocil", tmp_path / "out.csv", tmp_path / "cam"
-    endocil("bundle", tiny_run, "-o", model, "--held-out", 3, "--licence", "mine", "--name", "my model")
+    options = ("--held-out", 3, "--unlike-rate", 0.1, "--licence", "mine", "--name", "my model")
+    endocil("bundle", tiny_run, "-o", model, *options)
     told = capsys.readouterr().out
     assert "5 classes, 20 exemplars" in told
     assert "cross-fitted" in told
@@ -65,6 +66,48 @@ def test_a_run_becomes_a_file_that_predicts(
     assert rows[3]["error"] == "not a BMP, JPEG, PNG, TIFF or WebP image, or damaged"
     assert rows[3]["class_1"] == ""
     assert len({path.name for path in cam.iterdir()}) == 3
+
+
+def test_too_few_held_out_images_for_the_rate_are_told_and_flag_nothing(
+    tiny_run: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, out = tmp_path / "model.endocil", tmp_path / "out.csv"
+    told = "cannot set a rate of 5 %; at least 19 are needed"
+    endocil("bundle", tiny_run, "-o", model, "--held-out", 1)
+    assert f"note: 5 held-out images {told}" in capsys.readouterr().out
+    endocil("predict", model, folder, "-o", out)
+    shown = capsys.readouterr().out
+    assert told in shown
+    assert "unlike anything learned\n" not in shown
+    assert {(row["calibrated"], row["unlike"]) for row in rows_of(out)[:3]} == {("yes", "")}
+
+
+def test_odd_names_on_the_disk_are_predicted_and_shown_printable(
+    tiny_bundle: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    odd, out = "b/\x1b[2Jred\nsha256 0.png", tmp_path / "out.csv"
+    (folder / "a" / "1.png").rename(folder / odd)
+    (folder / "a" / "3.png").rename(folder / "a\x1b\n3.png")
+    endocil("predict", tiny_bundle, folder, "-o", out)
+    told = capsys.readouterr().out
+    assert "\x1b" not in told
+    assert "first a\\x1b\\n3.png: not a BMP" in told
+    assert {row["image"] for row in rows_of(out)} == {odd, "a/2.png", "b/1.png", "a\x1b\n3.png"}
+
+
+def test_terms_and_names_that_no_bundle_takes_are_refused(
+    tiny_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "model.endocil"
+    for option, told in (
+        (("--consent", "a\nb"), "--consent has the character U+000A"),
+        (("--licence", "a\x1b[31m"), "--licence has the character U+001B"),
+        (("--licence", "x" * 5000), "--licence has 5,000 characters"),
+        (("--name", "a\u2028b"), "manifest.json.name has the character U+2028"),
+        (("--name", "x" * 2000), "--name has 2,000 characters"),
+    ):
+        assert told in refused(capsys, "bundle", tiny_run, "-o", out, *option)
+    assert not out.exists()
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:

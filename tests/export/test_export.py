@@ -1,8 +1,10 @@
 """The ONNX file answers as torch does, says what it is, and is written whole or not at all."""
 
 import json
+import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,8 @@ from endocil import export as exporting
 from endocil.bundle.content import read_content, write_content
 from endocil.bundle.model import Bundle
 from endocil.errors import EndocilError
-from endocil.export import NOTICE, export
+from endocil.export import export
+from endocil.notice import NOTICE
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -56,7 +59,8 @@ def test_the_file_says_what_whoever_runs_it_has_to_know(tmp_path: Path) -> None:
     preprocessing, calibration = json.loads(said["preprocessing"]), json.loads(said["calibration"])
     assert (preprocessing["size"], preprocessing["mean"]) == (32, [0.485, 0.456, 0.406])
     assert calibration["temperature"] == 1.7
-    assert "mean_distances" in calibration["unlike_score"]
+    assert calibration["unlike_score"].endswith("mean_distances; unlike where it is above unlike_threshold")
+    assert calibration["mean_probabilities"] == "softmax of -mean_distances / mean_temperature"
     (given,) = session_of(made.path).get_inputs()
     assert (given.name, given.type, given.shape[1:]) == ("pixels", "tensor(uint8)", [32, 32, 3])
     assert isinstance(given.shape[0], str)
@@ -136,3 +140,50 @@ def test_the_command_says_little_and_what_counts(tmp_path: Path) -> None:
     assert np.isfinite(
         session_of(tmp_path / "model.onnx").run(["logits"], {"pixels": np.zeros((1, 32, 32, 3), np.uint8)})[0]
     ).all()
+
+
+def test_a_name_that_is_no_text_is_told_escaped(tmp_path: Path) -> None:
+    bundle = write_untrained(tmp_path / "model.endocil", "finetune", name="b\udcffd")
+    made = export(bundle, tmp_path / "model.onnx")
+    assert session_of(made.path).get_modelmeta().custom_metadata_map["name"] == "b\\udcffd"
+
+
+def test_a_bundle_without_a_threshold_flags_nothing(tmp_path: Path) -> None:
+    content = untrained()
+    fitted = content.manifest.calibration.model_copy(update={"unlike_threshold": None})
+    manifest = content.manifest.model_copy(update={"calibration": fitted})
+    write_content(tmp_path / "model.endocil", replace(content, manifest=manifest))
+    made = export(tmp_path / "model.endocil", tmp_path / "model.onnx")
+    said = json.loads(session_of(made.path).get_modelmeta().custom_metadata_map["calibration"])
+    assert said["unlike_threshold"] is None
+    assert said["unlike_score"] == "square root of the smallest of mean_distances"
+
+
+@pytest.mark.parametrize("how", ["the same name", "another name", "a link", "a hard link"])
+def test_the_bundle_is_never_written_over(tmp_path: Path, how: str) -> None:
+    bundle = write_untrained(tmp_path / "model.endocil", "finetune")
+    before, path = bundle.read_bytes(), tmp_path / "model.onnx"
+    if how == "a link":
+        path.symlink_to(bundle)
+    elif how == "a hard link":
+        os.link(bundle, path)
+    else:
+        path = bundle if how == "the same name" else tmp_path / "." / tmp_path.name / ".." / "model.endocil"
+        (tmp_path / tmp_path.name).mkdir()
+    with pytest.raises(EndocilError, match="is the bundle that is exported; choose another file with -o"):
+        export(bundle, path)
+    assert bundle.read_bytes() == before
+
+
+def test_a_folder_is_no_file_to_write(tmp_path: Path) -> None:
+    bundle = write_untrained(tmp_path / "model.endocil", "finetune")
+    with pytest.raises(EndocilError, match="is a folder; expected the name of an ONNX file"):
+        export(bundle, tmp_path)
+
+
+def test_bundles_of_these_tests_hold_nothing_that_could_be_left_out_unseen() -> None:
+    """Batch norm and BiC's corrections begin as the identity, which no comparison would miss."""
+    for name, value in untrained("bic").state.items():
+        if value.is_floating_point():
+            assert not any(torch.equal(value, torch.full_like(value, plain)) for plain in (0.0, 1.0)), name
+            assert "running_var" not in name or value.min() > 0

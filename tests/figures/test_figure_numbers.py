@@ -201,3 +201,9 @@ def test_the_race_of_selectors_is_run_on_kept_features_with_the_bound_of_the_pap
     assert all(len(line) == 6 for line in race.lines.values())  # twice the quota
     assert race.lines["mmd"][-1] == min(line[-1] for line in race.lines.values())
     assert race.bound[0] == pytest.approx(10.0)  # 2 K (1 + ln 1) / 1 with five kernels
+
+
+def test_a_first_task_of_one_class_has_no_boundary_to_be_near_to(tmp_path: Path) -> None:
+    run = keep_features(write_run(tmp_path / "run", sizes=(1, 2, 1)), counts=(30,))
+    (fixed,) = fixed_features(material(run))
+    assert set(discrepancy.race_of(fixed, fixed.classes[0]).lines) == {"mmd", "mean", "random", "entropy"}

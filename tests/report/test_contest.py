@@ -13,8 +13,9 @@ from endocil.report import read_run
 from endocil.report.comparing import Versus
 from endocil.report.contest import Contest, contest, examined_or_none
 from endocil.report.contest_words import elsewhere, told_apart
-from endocil.report.grouping import Group
+from endocil.report.grouping import Group, groups
 from endocil.report.sections import sources
+from endocil.report.sentences import told
 
 MakeRun = Callable[..., Path]
 Verdict = tuple[str, str, float, float]  # method, metric, the method minus the best, adjusted p
@@ -47,6 +48,38 @@ def test_where_all_is_noise_nobody_is_called_beaten() -> None:
     assert told_apart(found) == [
         "In accuracy after the last task, best is ahead by more than noise of none of the others."
     ]
+
+
+def _lead(interval: tuple[float, float], adjusted: float, make_run: MakeRun, make_metrics: Any) -> str:
+    """What is said of endocil at 60 % and icarl at 57.2 %, compared in sixty ways."""
+    runs = []
+    for method, value in (("icarl", 57.2), ("endocil", 60.0)):
+        made = make_metrics(method)
+        made["softmax"]["acc_last"] = value
+        runs.append(read_run(make_run(method, metrics=made)))
+    one = Versus(Group("icarl", ()), "acc_last", "softmax", -2.8, interval, 0.02, False, adjusted)
+    rest = [Versus(Group("icarl", ()), "af", "softmax", 0.0, (-1.0, 1.0), 1.0, False, 1.0)] * 59
+    nothing: Any = None
+    said = told(groups(runs), Contest(nothing, Group("endocil", ()), (one, *rest)))
+    return next(sentence for sentence in said if "points ahead" in sentence).replace(
+        "\N{NO-BREAK SPACE}", " "
+    )
+
+
+def test_an_interval_without_0_and_a_verdict_of_noise_do_not_contradict_each_other(
+    make_run: MakeRun, make_metrics: Callable[..., dict[str, Any]]
+) -> None:
+    lead = "endocil is 2.8 points ahead of icarl"
+    assert _lead((-5.3, -0.2), 0.64, make_run, make_metrics) == (
+        f"{lead}, which is inside noise after correction for 60 comparisons: p = 0.64 (95 % interval of the paired "
+        f"difference of this pair alone: 0.2 to 5.3)."
+    )
+    assert _lead((-5.3, 0.2), 0.64, make_run, make_metrics) == (
+        f"{lead}, which is inside noise (95 % interval of the paired difference: -0.2 to 5.3)."
+    )
+    assert _lead((-5.3, -0.2), 0.01, make_run, make_metrics) == (
+        f"{lead} (95 % interval of the paired difference: 0.2 to 5.3)."
+    )
 
 
 def test_two_methods_are_told_apart_column_by_column() -> None:

@@ -21,6 +21,7 @@ from endocil.report import read_run, write_page
 from endocil.report.averages import class_rates, confusions, per_class
 from endocil.report.gallery import MOST_PICTURES, PER_CLASS, Exemplar, room_for
 from endocil.report.grouping import groups
+from endocil.report.names import DASH
 
 MakeRun = Callable[..., Path]
 MakeMetrics = Callable[..., dict[str, Any]]
@@ -232,7 +233,28 @@ def test_a_gallery_is_embedded_as_small_pictures_with_where_they_come_from(
     assert kind == "data:image/jpeg;base64"
     assert base64.b64decode(data).startswith(b"\xff\xd8")
     assert picture["alt"] == '"polyps", choice 1: a<b>.jpg'
-    assert "Choice Image Task Group Source 1 a<b>.jpg 2 patient-5 gastroscope" in page.text
+    assert "from task 2 Choice Image Group Source 1 a<b>.jpg patient-5 gastroscope" in page.text
+
+
+def test_names_of_exemplars_are_short_and_a_group_is_told_where_it_says_more(
+    tmp_path: Path, make_run: MakeRun
+) -> None:
+    pixels = np.zeros((64, 64, 3), np.uint8)
+    inside, outside = "lower/findings/polyps/1.jpg", "clips/7/2.jpg"
+    images = [
+        Exemplar(inside, 0, "2", inside, "", pixels),
+        Exemplar(outside, 1, "3", "lower/findings/polyps/8.jpg", "", pixels),
+    ]
+    folder = make_run("endocil")
+    page = Reader(_page(tmp_path, [folder], gallery={folder.name: {"polyps": images}}))
+    assert (
+        f"Exemplars of polyps Choice Image Task Group 1 1.jpg 2 {DASH} 2 clips/7/2.jpg 3 8.jpg" in page.text
+    )
+    assert [one["alt"] for one in page.all("img")] == [
+        f"polyps, choice {i}: {name}" for i, name in enumerate((inside, outside), 1)
+    ]
+    page = Reader(_page(tmp_path, [folder], gallery={folder.name: {"polyps": images[:1]}}))
+    assert "Exemplars of polyps, from task 2 Choice Image 1 1.jpg" in page.text
 
 
 def test_a_gallery_without_names_tells_no_image_and_no_group(tmp_path: Path, make_run: MakeRun) -> None:
@@ -240,7 +262,7 @@ def test_a_gallery_without_names_tells_no_image_and_no_group(tmp_path: Path, mak
     text = _page(tmp_path, [folder], gallery=_gallery(folder), names=False)
     assert "a&lt;b&gt;.jpg" not in text
     assert "patient-5" not in text
-    assert "Choice Task Source 1 2 gastroscope" in Reader(text).text
+    assert "from task 2 Choice Source 1 gastroscope" in Reader(text).text
 
 
 def test_without_a_gallery_the_page_names_no_image(tmp_path: Path, make_run: MakeRun) -> None:

@@ -11,23 +11,42 @@ from typer.testing import CliRunner
 
 from endocil.cli import _application
 from endocil.metrics import TABLE_METRICS
+from endocil.recorded import completed
 from endocil.report import places, reproduction
-from endocil.report.claims import claims, finding
+from endocil.report.claims import NAMED, claims, finding
 from endocil.report.ledger import Entry
 from endocil.report.paper import Place, ablation_rows, main_rows, paper
 from endocil.report.paper_tables import judged
+from endocil.settings import load_settings
 
 SIZES = [4, 3, 3, 3, 3]
 CLASSES = paper()["per_class"]["classes"]
+PRESETS = {data: completed(load_settings(data)) for data in paper()["data"]}
+# What the paper tells of its runs.
+SCALE = {
+    "data": {"size": 256},
+    "scenario": {"minimum": 100, "split_by": "image", "order": "alphabetical"},
+    "network": {"backbone": "resnet18", "width": 64},
+    "train": {
+        "epochs": 100,
+        "learning_rate": 0.1,
+        "momentum": 0.9,
+        "milestones": [50, 70],
+        "decay": 0.1,
+        "batch_size": 64,
+        "first_weight_decay": 0.0005,
+        "weight_decay": 0.0002,
+    },
+}
 NOTHING_ELSE = "odd"  # an option that a method as it comes has not
 
 
 def _entry(method: str, seed: int, last: float, **changes: Any) -> Entry:
     """An invented run on Hyper-Kvasir with the paper's settings; `last` is its Acc_last, other metrics follow."""
-    settings: dict[str, Any] = {"seed": seed, "method": {"name": method}, "data": {"name": "hyper-kvasir"}}
-    for key, value in paper()["scale"].items():
-        section, _, name = key.partition(".")
-        settings.setdefault(section, {})[name] = value
+    preset = PRESETS["hyper-kvasir"]
+    settings: dict[str, Any] = {"seed": seed, "method": {"name": method}}
+    settings |= {name: dict(preset[name]) for name in ("data", "scenario", "network", "train")}
+    del settings["data"]["root"]
     settings["memory"] = {"per_class": 30, "select": changes.pop("select", "mean")}
     for key, value in changes.items():
         section, _, name = key.partition("__")
@@ -48,7 +67,7 @@ def _places(entries: Sequence[Entry]) -> list[Place]:
     def plain(settings: Any) -> bool:
         return not {"loss", "gradients", NOTHING_ELSE} & settings["method"].keys()
 
-    return places(entries, plain, lambda settings: "loss" in settings["method"])
+    return places(entries, plain, lambda settings: "loss" in settings["method"], PRESETS)
 
 
 def _seeds(method: str, *values: float, **changes: Any) -> list[Entry]:
@@ -137,6 +156,118 @@ def test_another_split_and_other_tasks_are_another_scale() -> None:
         "tasks of 8, 8 classes instead of 4, 3, 3, 3, 3",
         "99 test images instead of 2,103",
     )
+
+
+def test_the_presets_are_what_the_paper_tells() -> None:
+    for data, settings in PRESETS.items():
+        for section, wanted in SCALE.items():
+            assert {key: settings[section][key] for key in wanted} == wanted, (data, section)
+        assert settings["scenario"]["increments"] == paper()["data"][data]["increments"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"network__weights": "imagenet.pth"}, "network.weights imagenet.pth instead of none"),
+        ({"network__freeze": ["stem", "layer1"]}, "network.freeze stem, layer1 instead of none"),
+        ({"network__stem": "small"}, "network.stem small instead of standard"),
+        ({"scenario__order": "seeded"}, "scenario.order seeded instead of alphabetical"),
+        ({"scenario__validation": 0.2}, "scenario.validation 0.2 instead of 0.0"),
+        ({"scenario__leave_out": ["polyps"]}, "scenario.leave_out polyps instead of none"),
+        ({"train__crop": True}, "train.crop true instead of false"),
+        ({"train__flip": 0.0}, "train.flip 0.0 instead of 0.5"),
+        ({"train__precision": "bf16"}, "train.precision bf16 instead of 32"),
+        ({"data__crop_frame": True}, "data.crop_frame true instead of false"),
+    ],
+)
+def test_a_run_that_may_give_another_result_is_not_at_the_papers_scale(change: Any, told: str) -> None:
+    [place] = _places(_seeds("icarl", 70.0, **change))
+    assert place.unlike == (told,)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data__root": "$ELSEWHERE"},
+        {"data__skip_unreadable": True},
+        {"scenario__split_seed": 7},
+        {"scenario__tasks": 5},
+        {"train__compile": True},
+        {"train__accumulate": 2},
+    ],
+)
+def test_what_the_paper_does_not_tell_or_changes_no_result_may_differ(change: Any) -> None:
+    [place] = _places(_seeds("icarl", 70.0, **change))
+    assert place.unlike == ()
+
+
+def test_two_splits_at_the_papers_scale_are_both_shown() -> None:
+    ledger = [
+        *_seeds("icarl", 73.0, 74.0),
+        *_seeds("wa", 60.0, 61.0),
+        *_seeds("icarl", 50.0, 51.0, scenario__split_seed=7),
+        *_seeds("endocil", 90.0, 91.0, scenario__split_seed=7),
+    ]
+    found = _places(ledger)
+    assert [place.apart for place in found] == [" (scenario.split_seed=1993)", " (scenario.split_seed=7)"]
+    text = reproduction(found)
+    assert "Of the paper's 4 data sets 1 were run at its scale." in text
+    for split, value in (("1993", "73.50 ± 0.71"), ("7", "50.50 ± 0.71")):
+        start = text.index(f"### Hyper-Kvasir (scenario.split_seed={split})")
+        table = text[start : text.index("###", start + 3)]
+        assert value in table
+        assert (
+            f"- Hyper-Kvasir (scenario.split_seed={split}), at the paper's scale: **cannot be said**" in text
+        )
+    assert (
+        "| 4, 3, 3, 3, 3 | 2,103 | 2 methods, 0 ablation rows (scenario.split_seed=1993); 2 methods," in text
+    )
+    assert "Hyper-Kvasir (scenario.split_seed=7): cannot be said; 3 not run" in text
+
+
+def _kvasir_capsule(*known: tuple[str, float], rest: float | None) -> Place:
+    """EndoCIL at 70 over three seeds, the named methods as given, the paper's other methods at `rest`."""
+    others = {row.method for row in main_rows() if row.buffer in (30, None)} - {"endocil", "joint"}
+    values = ({} if rest is None else dict.fromkeys(sorted(others), rest)) | dict(known)
+    entries = [e for name, value in values.items() for e in _seeds(name, value, value + 1, value + 2.1)]
+    [place] = _places([*entries, *_seeds("endocil", 70.0, 71.1, 72.0)])
+    return place
+
+
+def test_being_below_some_needs_one_clear_rival_for_each_task() -> None:
+    claim = {**_claim("EndoCIL is below some methods"), "data": ["hyper-kvasir"]}
+    told = finding(claim, _kvasir_capsule(("dgr", 80.0), rest=60.0))
+    assert told.verdict == "holds"
+    assert "after task 1 dgr against it +10.0" in told.why
+    # One strong rival is enough, whatever was not run.
+    assert finding(claim, _kvasir_capsule(("dgr", 80.0), rest=None)).verdict == "holds"
+    assert finding(claim, _kvasir_capsule(rest=60.0)).verdict == "does not hold"
+    # A weak rival alone says nothing of those that were not run.
+    told = finding(claim, _kvasir_capsule(("finetune", 60.0), rest=None))
+    assert told.verdict == "cannot be said"
+    assert "not run: bic, der, dgr, ewc, foster, icarl, lwf, memo, mrfa, wa" in told.why
+
+
+def test_the_best_of_many_rivals_needs_a_wider_interval() -> None:
+    claim = {**_claim("EndoCIL is below some methods"), "data": ["hyper-kvasir"]}
+    own = _seeds("endocil", 70.0, 71.0, 72.0)
+    # Differences 1.3, 2.0, 2.7: mean 2.0, half of the t interval at 95 %: 4.303 * 0.7 / sqrt(3) = 1.7
+    near = [71.3, 73.0, 74.7]
+    [alone] = _places([*own, *_seeds("dgr", *near)])
+    assert finding(claim, alone).verdict == "holds"
+    [among] = _places([*own, *_seeds("dgr", *near), *_seeds("wa", 50.0, 51.3, 52.0)])
+    told = finding(claim, among)
+    half = stats.t.ppf(1 - 0.05 / 4, 2) * stats.tstd([1.3, 2.0, 2.7]) / 3**0.5
+    assert told.verdict == "cannot be said"
+    assert f"after task 1 dgr against it +2.0 (± {half:.1f} over 3 seeds)" in told.why
+    assert "(± widened for the best of 2)" in told.why
+
+
+def test_every_metric_of_a_claim_has_a_name() -> None:
+    assert all(NAMED[name] for claim in claims() for name in claim.get("metrics", ()))
+    ledger = [*_components(False, False, False, 60.0, 61.0), *_components(False, True, False, 66.0, 68.0)]
+    told = finding(_claim("raises the mean of the classes' accuracies"), _places(ledger)[0])
+    assert told.why.startswith("Balanced accuracy after the last task, PRCBL against none +6.5")
 
 
 def test_a_lead_holds_fails_or_stays_open() -> None:

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from endocil.report import read_run
 from endocil.report.grouping import groups
 from endocil.report.sentences import what_is_seen, what_was_run
@@ -26,8 +28,24 @@ def test_what_was_run_names_data_classes_tasks_images_buffer_epochs_and_seeds(ma
     assert what_was_run(groups(runs)) == (
         "Three methods (finetune, endocil and joint) learned the 14 classes of folder test-kvasir in 5 tasks "
         "of 4, 3, 3, 2 and 2 classes (joint: all at once), with 1,848 training and 462 test images of 64 "
-        "pixels. Methods with a memory kept at most 30 images per class as exemplars; 6 epochs per task; "
-        "seeds 0 and 1."
+        "pixels, split by image. Methods with a memory kept at most 30 images per class as exemplars; 6 epochs per "
+        "task; seeds 0 and 1."
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"split_by": "group"}, "by group"),
+        ({"split_by": "group", "groups": "near-duplicates"}, "by group (near-duplicates)"),
+        ({"split_by": "given"}, "as given"),
+        ({"split": "/somewhere/split.csv"}, "by file (split.csv)"),
+    ],
+)
+def test_the_top_says_how_images_were_split(make_run: MakeRun, settings: dict[str, str], told: str) -> None:
+    changes = {f"scenario__{key}": value for key, value in settings.items()}
+    assert f"test images of 64 pixels, split {told}. " in what_was_run(
+        groups([read_run(make_run("icarl", **changes))])
     )
 
 

@@ -51,6 +51,15 @@ def png(pixels: np.ndarray, kind: str = "PNG") -> bytes:
     return file.getvalue()
 
 
+def damaged_tiff(name: str) -> bytes:
+    """libtiff complains about it on standard error."""
+    file, pixels = io.BytesIO(), np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    Image.fromarray(pixels).save(file, "TIFF", compression="tiff_adobe_deflate", description=name)
+    data = bytearray(file.getvalue())
+    data[8 : len(data) // 2] = bytes(len(data) // 2 - 8)
+    return bytes(data)
+
+
 @pytest.fixture(scope="session")
 def pictures() -> list[bytes]:
     """Twelve PNG files of different sizes."""
@@ -63,6 +72,12 @@ def until(holds: Callable[[], object]) -> None:
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.01)
+
+
+def queued(service: Service) -> int:
+    """Images that are decoded and wait for a model."""
+    with service.engine._news:
+        return sum(len(job.pixels) for job in service.engine._jobs)
 
 
 def form(*images: bytes) -> Files:

@@ -8,6 +8,7 @@ import pytest
 from serve.conftest import form
 from starlette.testclient import TestClient
 
+import endocil.serve
 from endocil.commands.serve import serve
 from endocil.errors import EndocilError
 from endocil.serve.tokens import is_local, refuse_open_doors, token_from
@@ -132,10 +133,8 @@ def test_the_pages_hold_no_script_or_style_of_their_own_and_ask_nothing_from_out
         assert not re.search(r"<script(?![^>]*src=)|<style|\sstyle=|\son\w+=", page)
         for asset in re.findall(r'(?:src|href)="(/assets/[^"]+)"', page):
             assert client.get(asset).status_code == 200, asset
-    script = "".join(
-        client.get(f"/assets/{name}").text
-        for name in ("app.js", "api.js", "images.js", "dom.js", "results.js")
-    )
+    assets = Path(endocil.serve.__file__).parent / "assets"
+    script = "".join(client.get(f"/assets/{asset.name}").text for asset in sorted(assets.glob("*.js")))
     for asset in re.findall(r'from "([^"]+)"', script):
         assert client.get(asset).headers["content-type"].startswith("text/javascript"), asset
     assert "innerHTML" not in script

@@ -51,7 +51,16 @@ class Recorder:
         return pixels[:, 0, 0, 0].tolist()
 
 
-async def until_waiting(engine: Engine[str, list[int]], n: int) -> None:
+Asking = Engine[str, list[int]]
+
+
+async def ask(engine: Asking, name: str, pixels: torch.Tensor) -> list[int]:
+    """What is told of each picture, with places for just these."""
+    with engine.admitted(len(pixels)) as places:
+        return [told[row] for told, row in await engine.ask(name, pixels, places)]
+
+
+async def until_waiting(engine: Asking, n: int) -> None:
     async with asyncio.timeout(30):
         while engine.waiting < n:
             await asyncio.sleep(0.005)
@@ -60,34 +69,72 @@ async def until_waiting(engine: Engine[str, list[int]], n: int) -> None:
 def test_what_waits_for_the_same_model_goes_together_and_each_gets_its_own() -> None:
     async def life() -> None:
         model = Recorder(held=True)
-        engine: Engine[str, list[int]] = Engine(model, queue=100, batch=4)
+        engine: Asking = Engine(model, queue=100, batch=4)
         engine.start()
-        first = asyncio.create_task(engine.ask("a", pictures(1, 1)))
+        first = asyncio.create_task(ask(engine, "a", pictures(1, 1)))
         while engine.waiting:
             await asyncio.sleep(0.005)
         await asyncio.sleep(0.05)
         sizes = [("a", 2), ("b", 1), ("a", 2), ("a", 1), ("b", 1)]
         others = [
-            asyncio.create_task(engine.ask(name, pictures(n, 10 + i))) for i, (name, n) in enumerate(sizes)
+            asyncio.create_task(ask(engine, name, pictures(n, 10 + i))) for i, (name, n) in enumerate(sizes)
         ]
         await until_waiting(engine, 7)
         model.let.set()
-        assert await first == ([1], 0)
+        assert await first == [1]
         for i, ((_, n), one) in enumerate(zip(sizes, others, strict=True)):
-            told, start = await one
-            assert told[start : start + n] == [10 + i] * n
+            assert await one == [10 + i] * n
         engine.close()
         assert model.passes == [("a", 1), ("a", 4), ("b", 2), ("a", 1)]
 
     lived(life())
 
 
-def test_more_than_a_batch_in_one_request_is_still_answered() -> None:
+def test_more_than_a_batch_in_one_request_goes_in_several_passes_and_is_answered_whole() -> None:
     async def life() -> None:
-        engine: Engine[str, list[int]] = Engine(Recorder(), queue=100, batch=4)
+        model = Recorder(held=True)
+        engine: Asking = Engine(model, queue=100, batch=4)
         engine.start()
-        assert await engine.ask("a", pictures(9, 3)) == ([3] * 9, 0)
+        first = asyncio.create_task(ask(engine, "a", pictures(1)))
+        await asyncio.sleep(0.05)
+        many = torch.arange(9, dtype=torch.uint8)[:, None, None, None].expand(9, 2, 2, 3)
+        large = asyncio.create_task(ask(engine, "a", many))
+        await until_waiting(engine, 9)
+        small = asyncio.create_task(ask(engine, "a", pictures(3, 50)))
+        await until_waiting(engine, 12)
+        model.let.set()
+        await first
+        assert await large == list(range(9))
+        assert await small == [50] * 3
         engine.close()
+        assert model.passes == [
+            ("a", 1),
+            ("a", 4),
+            ("a", 4),
+            ("a", 4),
+        ]  # the last of the large one had company
+
+    lived(life())
+
+
+def test_places_are_taken_before_anything_waits_and_given_back() -> None:
+    async def life() -> None:
+        engine: Asking = Engine(Recorder(), queue=5, batch=4)
+        engine.start()
+        with engine.admitted(4) as places:
+            assert engine.waiting == 4
+            with pytest.raises(Refusal) as refused:
+                await ask(engine, "a", pictures(2))
+            assert refused.value.status_code == 429
+            assert len(await engine.ask("a", pictures(3), places)) == 3  # the fourth could not be read
+            assert engine.waiting == 1
+        assert engine.waiting == 0
+        with pytest.raises(ZeroDivisionError), engine.admitted(5):
+            raise ZeroDivisionError
+        assert engine.waiting == 0
+        engine.close()
+
+    lived(life())
 
     lived(life())
 
@@ -95,19 +142,19 @@ def test_more_than_a_batch_in_one_request_is_still_answered() -> None:
 def test_a_full_queue_refuses_and_has_room_again() -> None:
     async def life() -> None:
         model = Recorder(held=True)
-        engine: Engine[str, list[int]] = Engine(model, queue=3, batch=2)
+        engine: Asking = Engine(model, queue=3, batch=2)
         engine.start()
-        first = asyncio.create_task(engine.ask("a", pictures(1)))
+        first = asyncio.create_task(ask(engine, "a", pictures(1)))
         await asyncio.sleep(0.05)
-        second = asyncio.create_task(engine.ask("a", pictures(3)))
+        second = asyncio.create_task(ask(engine, "a", pictures(3)))
         await until_waiting(engine, 3)
         with pytest.raises(Refusal) as refused:
-            await engine.ask("a", pictures(1))
+            await ask(engine, "a", pictures(1))
         assert refused.value.status_code == 429
         assert refused.value.headers == {"Retry-After": "1"}
         model.let.set()
         await asyncio.gather(first, second)
-        await engine.ask("a", pictures(3))
+        await ask(engine, "a", pictures(3))
         engine.close()
 
     lived(life())
@@ -115,11 +162,11 @@ def test_a_full_queue_refuses_and_has_room_again() -> None:
 
 def test_a_pass_that_fails_fails_its_requests_and_no_others() -> None:
     async def life() -> None:
-        engine: Engine[str, list[int]] = Engine(Recorder(), queue=9, batch=4)
+        engine: Asking = Engine(Recorder(), queue=9, batch=4)
         engine.start()
         with pytest.raises(ZeroDivisionError):
-            await engine.ask("broken", pictures(1))
-        assert await engine.ask("a", pictures(1, 5)) == ([5], 0)
+            await ask(engine, "broken", pictures(1))
+        assert await ask(engine, "a", pictures(1, 5)) == [5]
         engine.close()
 
     lived(life())
@@ -128,11 +175,11 @@ def test_a_pass_that_fails_fails_its_requests_and_no_others() -> None:
 def test_whoever_gives_up_leaves_the_queue() -> None:
     async def life() -> None:
         model = Recorder(held=True)
-        engine: Engine[str, list[int]] = Engine(model, queue=9, batch=4)
+        engine: Asking = Engine(model, queue=9, batch=4)
         engine.start()
-        first = asyncio.create_task(engine.ask("a", pictures(1)))
+        first = asyncio.create_task(ask(engine, "a", pictures(1)))
         await asyncio.sleep(0.05)
-        waiting = asyncio.create_task(engine.ask("a", pictures(2)))
+        waiting = asyncio.create_task(ask(engine, "a", pictures(2)))
         await until_waiting(engine, 2)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -149,17 +196,17 @@ def test_whoever_gives_up_leaves_the_queue() -> None:
 def test_closing_answers_what_waits_and_takes_no_more() -> None:
     async def life() -> None:
         model = Recorder(held=True)
-        engine: Engine[str, list[int]] = Engine(model, queue=9, batch=1)
+        engine: Asking = Engine(model, queue=9, batch=1)
         engine.start()
-        asked = [asyncio.create_task(engine.ask("a", pictures(1, i))) for i in range(5)]
+        asked = [asyncio.create_task(ask(engine, "a", pictures(1, i))) for i in range(5)]
         await asyncio.sleep(0.05)
         closing = asyncio.create_task(asyncio.to_thread(engine.close))
         await asyncio.sleep(0.05)
         with pytest.raises(Refusal) as refused:
-            await engine.ask("a", pictures(1))
+            await ask(engine, "a", pictures(1))
         assert refused.value.status_code == 503
         model.let.set()
         await closing
-        assert [told for told, _ in await asyncio.gather(*asked)] == [[i] for i in range(5)]
+        assert await asyncio.gather(*asked) == [[i] for i in range(5)]
 
     lived(life())

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from serve.conftest import Told, form, png, until
+from serve.conftest import Told, form, png, queued, until
 from starlette.testclient import TestClient
 from untrained import CLASSES, write_untrained
 
@@ -74,7 +74,7 @@ def test_requests_that_wait_together_are_answered_by_one_pass_and_alike(
         first = pool.submit(client.post, f"{PREDICT}?top=5", files=form(pictures[0]))
         assert begun.wait(30)
         others = [pool.submit(client.post, f"{PREDICT}?top=5", files=form(one)) for one in pictures[1:]]
-        until(lambda: service.engine.waiting == len(others))
+        until(lambda: queued(service) == len(others))
         held.set()
         together = [one.result().json()["images"][0] for one in (first, *others)]
     assert sizes == [1, len(pictures) - 1]

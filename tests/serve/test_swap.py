@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serve.conftest import Running, form, until
+from serve.conftest import Running, damaged_tiff, form, until
 from starlette.testclient import TestClient
 from untrained import untrained, write_untrained
 
@@ -208,10 +208,12 @@ def test_the_command_serves_and_ends_well_by_a_signal(folder: Path, pictures: li
         line = process.stdout.readline()
         assert line.startswith("Research software, not for clinical use. Listening on http://127.0.0.1:")
         address = line.split("Listening on ")[1].split()[0]
-        response = httpx.post(f"{address}{PREDICT}", files=form(pictures[0]), timeout=60)
+        files = form(pictures[0], damaged_tiff("Jane Doe"))
+        response = httpx.post(f"{address}{PREDICT}", files=files, timeout=60)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=60)
-    assert response.status_code == 200
+    assert [bool(image["problem"]) for image in response.json()["images"]] == [False, True]
     assert process.returncode == 0
+    assert "Jane" not in errors  # nor anything else that libtiff has to say
     events = [json.loads(line) for line in errors.splitlines()]
     assert [one["event"] for one in events] == ["started", "request", "stopped"]

@@ -180,7 +180,7 @@ def test_the_ablation_exchanges_each_of_three_components(monkeypatch: pytest.Mon
 
 
 def test_the_sweep_of_the_subset_is_what_the_ledger_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    from endocil.commands.ledger import completed
+    from endocil.recorded import completed
     from endocil.report import read_ledger
     from endocil.report.grouping import identity
 

@@ -20,13 +20,16 @@ from endocil.randomness import generator
 FOLDS = 5
 BINS = 15
 RATE = 0.05
+NAMED = 10  # classes in a note
 COLDEST, HOTTEST = 1e-4, 1e4  # temperatures that are looked at
 
 
 def calibrate(
     method: Method, held_out: Pictures, classes: Sequence[str], *, rate: float = RATE, batch: int = 64
 ) -> Calibration | None:
-    """None where there are too few held-out images to fit on some and measure on others."""
+    """None where a class has no held-out images, or there are too few to fit on some and measure on others."""
+    if without_held_out(held_out, classes):
+        return None
     labels = torch.tensor([classes.index(origin.class_name) for origin in held_out.origins])
     folds = folds_of([origin.group or f"image {i}" for i, origin in enumerate(held_out.origins)])
     if len(set(folds.tolist())) < 2:
@@ -43,6 +46,33 @@ def calibrate(
         folds=int(folds.max()) + 1,
         unlike_threshold=threshold_of(scores, rate),
         unlike_rate=rate,
+    )
+
+
+def without_held_out(held_out: Pictures, classes: Sequence[str]) -> list[str]:
+    """Classes that a calibration would say nothing of."""
+    have = {origin.class_name for origin in held_out.origins}
+    return [name for name in classes if name not in have]
+
+
+def why_uncalibrated(held_out: Pictures, classes: Sequence[str]) -> str:
+    if not len(held_out):
+        return "no held-out images"
+    lacking = without_held_out(held_out, classes)
+    more = f" and {len(lacking) - NAMED:,} more classes" if len(lacking) > NAMED else ""
+    return (
+        f"no held-out images of {', '.join(lacking[:NAMED])}{more}" if lacking else "too few held-out images"
+    )
+
+
+def why_unflagged(calibration: Calibration) -> str:
+    """Why no image is flagged as unlike, though probabilities are calibrated; "" where images are."""
+    if calibration.unlike_threshold is not None:
+        return ""
+    rate = calibration.unlike_rate
+    return (
+        f"{calibration.images:,} held-out images cannot set a rate of {100 * rate:g} %; at least "
+        f"{least_images(rate):,} are needed: images unlike anything learned are not flagged"
     )
 
 
@@ -111,8 +141,17 @@ def unlike_scores(seen: Seen) -> Tensor:
     return -seen.logits.max(dim=1).values
 
 
-def threshold_of(scores: Tensor, rate: float) -> float:
-    """As many scores lie above it as one more image of the same kind does with the probability `rate`, or fewer."""
+def least_images(rate: float) -> int:
+    """With fewer even what is farther than all of them is not as rare as `rate`."""
+    return math.ceil(1.0 / rate - 1.0 - 1e-9)
+
+
+def threshold_of(scores: Tensor, rate: float) -> float | None:
+    """As many scores lie above it as one more image of the same kind does with the probability `rate`, or fewer.
+
+    None where there are too few scores for that."""
     n = len(scores)
+    if n < least_images(rate):
+        return None
     place = min(n, math.ceil((n + 1) * (1.0 - rate)))
     return float(scores.double().sort().values[place - 1])

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from endocil.bundle.manifest import Manifest
 from endocil.bundle.pictures import Pictures, refuse_unknown
+from endocil.bundle.plain import refuse_control, refuse_control_in
 from endocil.errors import EndocilError
 from endocil.images.augment import DEVIATION, MEAN
 from endocil.settings import load_settings
@@ -19,6 +20,9 @@ def refuse_parts_that_do_not_fit(
     held_out: Pictures,
 ) -> None:
     """Each refusal says what is wrong, without the name of the file."""
+    _refuse_control(manifest, statistics, exemplars, held_out)
+    if not manifest.pictures and (len(exemplars) or len(held_out)):
+        raise EndocilError("the bundle says that no picture is inside, but holds some")
     _refuse_tasks(manifest)
     _refuse_preprocessing(manifest)
     names = [learned.name for learned in manifest.classes]
@@ -28,6 +32,19 @@ def refuse_parts_that_do_not_fit(
         broken = [name for name, value in part.items() if not bool(value.isfinite().all())]
         if broken:
             raise EndocilError(f"numbers that are not finite in {broken[0][:80]!a}")
+
+
+def _refuse_control(
+    manifest: Manifest, statistics: Mapping[str, Tensor], exemplars: Pictures, held_out: Pictures
+) -> None:
+    """Weights have the names of the network's own."""
+    refuse_control_in("manifest.json", manifest.model_dump(mode="json"))
+    for name in statistics:
+        refuse_control("the name of a statistic", name)
+    for kind, pictures in (("exemplars.csv", exemplars), ("held-out.csv", held_out)):
+        for origin in pictures.origins:
+            for field, value in vars(origin).items():
+                refuse_control(f"{kind}, {field}", str(value))
 
 
 def _refuse_tasks(manifest: Manifest) -> None:

@@ -19,6 +19,7 @@ from endocil.bundle.archive import MANIFEST, WEIGHTS, read_archive, write_archiv
 from endocil.bundle.checking import refuse_parts_that_do_not_fit
 from endocil.bundle.manifest import FORMAT, Manifest
 from endocil.bundle.pictures import Pictures, pack, unpack
+from endocil.bundle.plain import printable, refuse_control_in
 from endocil.errors import EndocilError
 from endocil.scenario import Task
 from endocil.settings import Settings, load_settings
@@ -133,6 +134,7 @@ def _manifest(path: Path, files: Mapping[str, bytes]) -> Manifest:
             f"the bundle {path} has format {str(newer)[:20]}; this version of endocil reads up to {FORMAT}: "
             f"update endocil"
         )
+    refuse_control_in(MANIFEST, said)
     try:
         return Manifest.model_validate(said)
     except ValidationError as error:
@@ -163,5 +165,5 @@ def _under(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _damaged(path: Path, error: BaseException) -> EndocilError:
     reason = " ".join(str(error).split()) or type(error).__name__
-    shown = reason[:300].encode("ascii", "backslashreplace").decode()
+    shown = printable(reason[:300]).encode("ascii", "backslashreplace").decode()
     return EndocilError(f"the bundle {path} is damaged: {shown}")

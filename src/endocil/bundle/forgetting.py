@@ -10,16 +10,20 @@ import torch
 from torch import Tensor
 
 import endocil
-from endocil.bundle.calibration import calibrate
+from endocil.bundle.calibration import calibrate, why_uncalibrated, why_unflagged
 from endocil.bundle.content import Content
 from endocil.bundle.looking import look
-from endocil.bundle.manifest import Version
+from endocil.bundle.manifest import Calibration, Version
 from endocil.bundle.pictures import Origin, Pictures
 from endocil.bundle.restoring import restored, settings_of
 from endocil.errors import EndocilError
 from endocil.evaluation import CLASS_MEANS, class_means
 
 KINDS = {"group": "group", "image": "image", "source": "source"}  # what may be asked for -> field of Origin
+
+UNKEPT = (
+    "Images of it that were learned and not kept cannot be told from here: the weights may have seen them"
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,8 @@ def forget(
             f"of it come along; say --allow-empty if that is meant"
         )
     found = replace(content, exemplars=_renumbered(exemplars), held_out=held_out)
-    found, told = _measured_again(found, content, emptied, gone, trust=trust)
+    found, measured = _measured_again(found, content, emptied, gone, trust=trust)
+    told = (*measured, *_still_saw(content, gone, asked))
     removed = _counted(content, asked)
     version = Version(
         made=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -91,7 +96,8 @@ def _refuse_unmatched(content: Content, asked: dict[str, set[str]]) -> None:
             meant = (
                 f"near to it: {', '.join(near)}" if near else "'endocil memory --list' shows what there is"
             )
-            raise EndocilError(f"no picture of the bundle has the {kind} '{value}'; {meant}")
+            unkept = "" if kind == "image" else f". {UNKEPT}"
+            raise EndocilError(f"no picture of the bundle has the {kind} '{value}'; {meant}{unkept}")
 
 
 def _emptied(before: Pictures, after: Pictures) -> list[str]:
@@ -110,7 +116,7 @@ def _renumbered(pictures: Pictures) -> Pictures:
 
 def _measured_again(
     found: Content, before: Content, emptied: list[str], gone: tuple[int, int], *, trust: bool
-) -> tuple[Content, tuple[str, ...]]:
+) -> tuple[Content, list[str]]:
     told, method = [], restored(before, trust=trust)
     batch = settings_of(before, trust=trust).run.evaluation_batch
     if gone[0] and CLASS_MEANS in before.statistics:
@@ -122,19 +128,20 @@ def _measured_again(
             told.append(f"measured again: the class means of {', '.join(sorted(touched))}")
         if emptied:
             told.append(f"still of the pictures that are gone: the class means of {', '.join(emptied)}")
-    old = before.manifest.calibration
-    fitted = None
-    if old is not None and len(found.held_out):
-        fitted = calibrate(method, found.held_out, before.classes, rate=old.unlike_rate, batch=batch)
+    old, fitted = before.manifest.calibration, None
     if old is not None:
-        told.append(
-            f"fitted again: the calibration, on {fitted.images} held-out images"
-            if fitted
-            else "the calibration is gone: too few held-out images are left"
-        )
+        fitted = calibrate(method, found.held_out, before.classes, rate=old.unlike_rate, batch=batch)
+        told += _calibrated_again(found, fitted)
     update = {"calibration": fitted, "metrics": None if gone[0] else before.manifest.metrics}
     found = replace(found, manifest=before.manifest.model_copy(update=update))
-    return found, (*told, *_still_saw(before, gone))
+    return found, told
+
+
+def _calibrated_again(found: Content, fitted: Calibration | None) -> list[str]:
+    if fitted is None:
+        return [f"the calibration is gone: {why_uncalibrated(found.held_out, found.classes)} are left"]
+    told = [f"fitted again: the calibration, on {fitted.images} held-out images"]
+    return [*told, why_unflagged(fitted)] if why_unflagged(fitted) else told
 
 
 def _touched(before: Pictures, after: Pictures) -> set[str]:
@@ -152,10 +159,11 @@ def _means(before: Content, found: Content, features: Tensor, touched: set[str])
     return means
 
 
-def _still_saw(before: Content, gone: tuple[int, int]) -> list[str]:
+def _still_saw(before: Content, gone: tuple[int, int], asked: dict[str, set[str]]) -> list[str]:
     """What was learned from the pictures cannot be made to forget them by taking them out."""
     if not gone[0]:
-        return ["held-out pictures were never learned from: nothing else saw them"]
+        known = f". {UNKEPT}" if asked["group"] or asked["source"] else ": nothing else saw them"
+        return [f"held-out pictures were never learned from{known}"]
     others = sorted({name.partition(".")[0] for name in before.statistics} - {CLASS_MEANS})
     statistics = f", and the statistics {', '.join(others)}" if others else ""
     return [

@@ -1,5 +1,6 @@
 """The exemplars of a bundle and new images as one set to learn from; the memory map of the new ones is not copied."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,13 +39,12 @@ def join(
 ) -> tuple[Joined, tuple[str, ...]]:
     """All of them in one table, classes that are new behind the others in alphabetical order; and what to say.
 
-    A new image with the id and the pixels of one that the bundle holds is that image, and is left out."""
+    A new image with the id and the pixels of an exemplar is that exemplar, and is left out. So is one with the pixels
+    of a held-out image, whatever its id: that one must never be trained on."""
     images, table, origins = newcomers.images, newcomers.images.table, exemplars.origins
     ids = [str(portable(name)) for name in table.ids]
-    repeated = {
-        *_repeated(images, ids, exemplars),
-        *_repeated(images, ids, held_out),
-    }
+    held = _held(images, ids, held_out)
+    repeated = {*_repeated(images, ids, exemplars), *held}
     rows = np.array([row for row in range(len(table)) if row not in repeated], np.int64)
     names, labels = _labels(classes, origins, table.take(rows))
     taken = [origin.image for origin in (*origins, *held_out.origins)]
@@ -61,7 +61,7 @@ def join(
     part = np.array([*[KEPT] * n, *newcomers.part[rows]], dtype="U10")
     places = torch.cat([torch.arange(n), n + images.rows[torch.from_numpy(rows)]])
     found = Joined(joined, exemplars.pixels, places, images.skipped, images.pixels, part)
-    return found, _told(len(repeated), renamed)
+    return found, _told(len(repeated), sum(held.values()), renamed)
 
 
 def _labels(
@@ -76,7 +76,7 @@ def _labels(
 
 
 def _repeated(images: Images, ids: Sequence[str], pictures: Pictures) -> list[int]:
-    """Rows of new images that are among the pictures already."""
+    """Rows of new images that are among the exemplars already."""
     table, place = images.table, {origin.image: row for row, origin in enumerate(pictures.origins)}
     found = []
     for row, name in enumerate(ids):
@@ -84,15 +84,37 @@ def _repeated(images: Images, ids: Sequence[str], pictures: Pictures) -> list[in
             images.gather(torch.tensor([row]))[0], pictures.pixels[place[name]]
         ):
             continue
-        _refuse_other_class(pictures.origins[place[name]], table.classes[table.labels[row]])
+        _refuse_other_class(pictures.origins[place[name]], name, table.classes[table.labels[row]])
         found.append(row)
     return found
 
 
-def _refuse_other_class(origin: Origin, name: str) -> None:
+def _held(images: Images, ids: Sequence[str], held_out: Pictures) -> dict[int, bool]:
+    """Rows of new images that are held out already, and whether by another name."""
+    if not len(held_out):
+        return {}
+    table, found = images.table, {}
+    origin_of = {
+        _print(pixels): origin for pixels, origin in zip(held_out.pixels, held_out.origins, strict=True)
+    }
+    for rows in torch.split(torch.arange(len(table)), 256):
+        for row, pixels in zip(rows.tolist(), images.gather(rows), strict=True):
+            origin = origin_of.get(_print(pixels))
+            if origin is not None:
+                _refuse_other_class(origin, ids[row], table.classes[table.labels[row]])
+                found[row] = origin.image != ids[row]
+    return found
+
+
+def _print(pixels: Tensor) -> bytes:
+    return hashlib.sha256(pixels.numpy().tobytes()).digest()
+
+
+def _refuse_other_class(origin: Origin, image: str, name: str) -> None:
     if origin.class_name != name:
+        inside = "" if origin.image == image else f" {origin.image},"
         raise EndocilError(
-            f"the image {origin.image} is '{name}' among the new images, but the bundle holds it as "
+            f"the image {image} is '{name}' among the new images, but the bundle holds it as{inside} "
             f"'{origin.class_name}'; take it off the new images, or out of the bundle with 'endocil forget --image'"
         )
 
@@ -110,10 +132,11 @@ def _distinct(ids: Sequence[str], taken: Sequence[str]) -> tuple[list[str], int]
     return found, sum(new != old for new, old in zip(found, ids, strict=True))
 
 
-def _told(repeated: int, renamed: int) -> tuple[str, ...]:
+def _told(repeated: int, elsewhere: int, renamed: int) -> tuple[str, ...]:
     said = []
     if repeated:
-        said.append(f"{repeated:,} new images are left out: the bundle holds them already")
+        other = f" ({elsewhere:,} as held-out images of another name)" if elsewhere else ""
+        said.append(f"{repeated:,} new images are left out: the bundle holds them already{other}")
     if renamed:
         said.append(f"{renamed:,} new images have the name of another image; a number is put behind it")
     return tuple(said)

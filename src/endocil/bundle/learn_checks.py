@@ -93,6 +93,7 @@ def _plan(step: Step, parts: Parts, phases: tuple[Phase, ...]) -> list[str]:
 
 def _remarks(step: Step, parts: Parts) -> list[str]:
     remarks = list(step.notes)
+    remarks += _uncalibrated(step)
     if parts.memory is None:
         remarks.append(
             f"method {step.settings.method.name} keeps no exemplars: what it knows of old classes may be lost"
@@ -111,6 +112,22 @@ def _remarks(step: Step, parts: Parts) -> list[str]:
             f"'{RULES}': their pixels differ a little"
         )
     return remarks
+
+
+def _uncalibrated(step: Step) -> list[str]:
+    """Told before an hour of training, as the way out is another share or another list."""
+    if step.before is None:
+        return []
+    names = step.images.table.classes
+    have = {origin.class_name for origin in step.before.held_out.origins}
+    have |= {name for name, n in zip(names, step.scenario().counts(VALIDATION), strict=True) if n}
+    lacking = [name for name in names if name not in have]
+    if not lacking or not have or not step.before.manifest.pictures:
+        return []
+    return [
+        f"the new bundle will not be calibrated: no held-out images of {', '.join(lacking)} (--validation, or a column "
+        f"split, holds some of the new images out)"
+    ]
 
 
 def _problems(step: Step, parts: Parts) -> list[str]:

@@ -9,7 +9,7 @@ import torch
 
 import endocil
 from endocil.assembly import Parts
-from endocil.bundle.calibration import RATE, calibrate
+from endocil.bundle.calibration import RATE, calibrate, why_uncalibrated, why_unflagged
 from endocil.bundle.content import Content
 from endocil.bundle.joined import KEPT
 from endocil.bundle.making import HELD_OUT, some_held_out
@@ -45,18 +45,17 @@ def content_after(
     `terms` are of the new pictures; those of the bundle stay as they are."""
     method, before = parts.method.eval(), step.before
     exemplars = _exemplars(step, parts, terms)
-    held_out = _joined_pictures(before.held_out if before else None, _held_out(step, terms, most_held_out))
+    pictures = before.manifest.pictures if before else True
+    held_out = _joined_pictures(
+        before.held_out if before else None, _held_out(step, terms, most_held_out if pictures else 0)
+    )
     old = before.manifest.calibration if before else None
-    calibration = (
-        calibrate(
-            method,
-            held_out,
-            step.images.table.classes,
-            rate=old.unlike_rate if old else RATE,
-            batch=step.settings.run.evaluation_batch,
-        )
-        if len(held_out)
-        else None
+    calibration = calibrate(
+        method,
+        held_out,
+        step.images.table.classes,
+        rate=old.unlike_rate if old else RATE,
+        batch=step.settings.run.evaluation_batch,
     )
     started = before.manifest if before else beginning
     assert started is not None
@@ -72,10 +71,24 @@ def content_after(
         terms=before.manifest.terms if before else terms,
         history=(*(before.manifest.history if before else ()), _version(step)),
         learns=True,
+        pictures=pictures,
     )
     state = {name: value.detach().cpu() for name, value in method.state_dict().items()}
     statistics = {name: value.detach().cpu() for name, value in method.statistics.items()}
     return Content(manifest, state, statistics, exemplars, held_out)
+
+
+def notes_on(content: Content) -> tuple[str, ...]:
+    """What the new bundle cannot do."""
+    fitted = content.manifest.calibration
+    if fitted is not None:
+        return (why_unflagged(fitted),) if why_unflagged(fitted) else ()
+    why = (
+        why_uncalibrated(content.held_out, content.classes)
+        if content.manifest.pictures
+        else "the bundle is kept without pictures, and so without held-out images"
+    )
+    return (f"{why}: probabilities are not calibrated, and images unlike anything learned are not flagged",)
 
 
 def preprocessing_of(step: Step) -> Preprocessing:

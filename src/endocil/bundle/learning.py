@@ -14,7 +14,7 @@ from endocil.bundle.learn_checks import (
     planned_images,
     refuse_what_never_learns,
 )
-from endocil.bundle.learned import content_after
+from endocil.bundle.learned import content_after, notes_on
 from endocil.bundle.making import HELD_OUT
 from endocil.bundle.manifest import Terms
 from endocil.bundle.newcomers import read_newcomers
@@ -39,6 +39,7 @@ Tell = Callable[[str], None]
 class Learned:
     content: Content
     digest: str  # of the new bundle's file
+    notes: tuple[str, ...] = ()  # what the new bundle cannot do
 
 
 def learn(
@@ -50,6 +51,7 @@ def learn(
     validation: float | None = None,
     terms: Terms | None = None,
     held_out: int = HELD_OUT,
+    groups: str | None = None,
     work: Path | None = None,
     trust: bool = False,
     show: Show = lambda record: None,
@@ -58,15 +60,23 @@ def learn(
 ) -> Learned:
     """Learn the images of a folder or a CSV list into a new bundle; the old one is not touched.
 
-    `held_out`: so many held-out images of each class at most.
+    `held_out`: so many held-out images of each class at most. `groups`: what belongs together among the new images,
+    as `scenario.groups` of a run; by default as the data or the bundle's run says it.
     Stopped, the same call goes on in the folder `work` (default: OUTPUT.learning), which is removed at the end."""
     place, terms = Path(output), terms or Terms()
     refuse_existing(place)
     before, reading = changed(read_content(bundle), changes)
     settings = settings_of(before, trust=trust)
     refuse_what_never_learns(before, settings)
-    how = before.manifest.preprocessing, before.settings
-    newcomers = read_newcomers(Path(new), *how, changes=reading, validation=validation, progress=progress)
+    newcomers = read_newcomers(
+        Path(new),
+        before.manifest.preprocessing,
+        before.settings,
+        changes=reading,
+        validation=validation,
+        groups=groups,
+        progress=progress,
+    )
     step = step_of(before, settings, newcomers)
     folder = WorkFolder(work or work_folder_of(place))
     with folder.open(facts_of(step, terms)):
@@ -74,7 +84,7 @@ def learn(
         content = content_after(step, parts, terms, most_held_out=held_out)
         digest = write_content(place, content)
     folder.remove()
-    return Learned(content, digest)
+    return Learned(content, digest, notes_on(content))
 
 
 def work_folder_of(output: Path) -> Path:

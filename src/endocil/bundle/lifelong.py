@@ -1,6 +1,5 @@
 """From Python, in the manner of scikit-learn: `learner.learn(images, labels)`, `learner.predict(images)`, again."""
 
-import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -12,11 +11,11 @@ import torch
 
 from endocil.assembly import complete
 from endocil.bundle.content import Content, read_content, write_content
-from endocil.bundle.inputs import Inputs, inputs_of
+from endocil.bundle.given import Pictures, read_given, several
 from endocil.bundle.learn_checks import refuse_what_never_learns
 from endocil.bundle.learned import Beginning, content_after
 from endocil.bundle.learning import refuse_existing, take_step
-from endocil.bundle.manifest import Terms
+from endocil.bundle.manifest import terms_of
 from endocil.bundle.model import Bundle
 from endocil.bundle.newcomers import parted
 from endocil.bundle.predicting import Predicted
@@ -24,13 +23,9 @@ from endocil.bundle.restoring import restored, settings_of
 from endocil.bundle.step import changed, step_of
 from endocil.errors import EndocilError
 from endocil.images.cache import Images
-from endocil.images.reading import read_in_chunks
-from endocil.images.table import ImageTable
 from endocil.journal import Show
 from endocil.report.names import portable
 from endocil.settings import DataSettings, Settings, load_settings
-
-Pictures = np.ndarray | Sequence[Any]  # (n, H, W, 3) uint8, or a sequence of arrays, PIL images and paths
 
 
 class LifelongLearner:
@@ -94,15 +89,15 @@ class LifelongLearner:
         """One more task: these images of new classes, and of known ones if there are any among them.
 
         `groups` (patients, videos) and `sources` (devices, centres) go with the images that are kept."""
+        terms = terms_of(licence, consent)
         if self._content is not None:
             refuse_what_never_learns(self._content, self._settings)
         task = len(self._content.tasks) if self._content else 0
-        table, pixels = self._read(images, labels, groups, sources, task)
+        table, pixels = read_given(images, labels, groups, sources, task, self._settings.data)
         new = Images(table, pixels, torch.arange(len(table)), ())
         step = step_of(self._content, self._settings, parted(new, self._settings))
         with tempfile.TemporaryDirectory() as folder:
             parts = take_step(step, Path(folder), trust=self._trust, show=show)
-        terms = Terms(licence=licence, consent=consent)
         self._content, self._bundle = content_after(step, parts, terms, self._beginning), None
         return self
 
@@ -124,73 +119,11 @@ class LifelongLearner:
         return digest
 
     def _predicted(self, images: Pictures) -> Predicted:
-        found = self.bundle.predict(_several(images))
+        found = self.bundle.predict(several(images))
         if found.unreadable:
             name, reason = found.unreadable[0]
             raise EndocilError(f"{len(found.unreadable)} images cannot be read, first {name}: {reason}")
         return found
-
-    def _read(
-        self,
-        images: Pictures,
-        labels: Sequence[str],
-        groups: Sequence[str] | None,
-        sources: Sequence[str] | None,
-        task: int,
-    ) -> tuple[ImageTable, torch.Tensor]:
-        things, names = _several(images), [str(label) for label in labels]
-        inputs = inputs_of(things, crop_frame=self._settings.data.crop_frame) if len(things) else None
-        n = len(inputs.ids) if inputs else 0
-        for what, given in (("labels", labels), ("groups", groups), ("sources", sources)):
-            if given is not None and len(given) != n:
-                raise EndocilError(f"{n} images, but {len(given)} {what}; give one for each image")
-        if inputs is None:
-            raise EndocilError("there are no images to learn from")
-        if any(not isinstance(label, str) or not label for label in labels):
-            raise EndocilError("labels are the names of classes: a text for each image, and none is empty")
-        classes = tuple(sorted(set(names)))
-        table = ImageTable(
-            ids=_ids(things, inputs, task),
-            labels=np.array([classes.index(name) for name in names], np.int64),
-            classes=classes,
-            reader=inputs.reader,
-            groups=tuple(groups or [""] * n),
-            sources=tuple(sources or [""] * n),
-        )
-        return table, _pixels(inputs, self._settings.data.size)
-
-
-def _several(images: Pictures) -> Sequence[Any]:
-    """Each on its own; a single array is a stack of pictures."""
-    if isinstance(images, np.ndarray):
-        if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8:
-            raise EndocilError(
-                f"images are {images.dtype} of shape {images.shape}; expected uint8 (n, height, width, 3)"
-            )
-        return list(images)
-    if isinstance(images, str | os.PathLike):
-        raise EndocilError(f"images is the path {images}; expected a sequence of paths, pictures or arrays")
-    return list(images)
-
-
-def _ids(things: Sequence[Any], inputs: Inputs, task: int) -> tuple[str, ...]:
-    """A path is its own name; a picture is named by the task and its number."""
-    if len(things) != len(inputs.names):  # a file of several frames
-        return inputs.names
-    return tuple(
-        name if isinstance(thing, str | os.PathLike) else f"task-{task}/{number:06d}"
-        for number, (thing, name) in enumerate(zip(things, inputs.names, strict=True))
-    )
-
-
-def _pixels(inputs: Inputs, size: int) -> torch.Tensor:
-    parts = []
-    for pixels, failed in read_in_chunks(inputs.reader, inputs.ids, size, workers=os.cpu_count() or 1):
-        if failed:
-            number, reason = failed[0]
-            raise EndocilError(f"the image {inputs.names[int(number)]} cannot be read: {reason}")
-        parts.append(torch.from_numpy(np.array(pixels)))
-    return torch.cat(parts)
 
 
 def _recorded(settings: Settings) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 import endocil
 from endocil.assembly import Parts, Progress, assemble
-from endocil.bundle.calibration import RATE, calibrate
+from endocil.bundle.calibration import RATE, calibrate, why_uncalibrated, why_unflagged
 from endocil.bundle.content import Content
-from endocil.bundle.manifest import LearnedClass, Manifest, Preprocessing, Terms, Version
+from endocil.bundle.manifest import LearnedClass, Manifest, Preprocessing, Terms, Version, terms_of
 from endocil.bundle.pictures import Origin, Pictures, no_pictures
 from endocil.bundle.results import results_of
 from endocil.checkpoint import load_checkpoint, restore
@@ -51,12 +51,12 @@ def make_bundle(
     exemplars no picture at all is kept: the held-out ones still serve the calibration."""
     here = RunFolder(Path(folder))
     parts, record = _last_state(here, progress), read_run(here.path)
-    terms = Terms(licence=licence, consent=consent)
+    terms = terms_of(licence, consent)
     kept = _held_out(parts, held_out, terms)
     method = parts.method.eval()
     classes = parts.images.table.classes
     batch = parts.settings.run.evaluation_batch
-    calibration = calibrate(method, kept, classes, rate=unlike_rate, batch=batch) if len(kept) else None
+    calibration = calibrate(method, kept, classes, rate=unlike_rate, batch=batch)
     none = no_pictures(parts.settings.data.size)
     exemplars = _exemplars(parts, terms) if with_exemplars else none
     manifest = Manifest(
@@ -77,11 +77,12 @@ def make_bundle(
         terms=terms,
         history=(_first_version(parts),),
         learns=with_exemplars or not method.replay,
+        pictures=with_exemplars,
     )
     content = Content(
         manifest, method.state_dict(), method.statistics, exemplars, kept if with_exemplars else none
     )
-    return Made(content, tuple(_notes(content, len(kept), held_out)))
+    return Made(content, tuple(_notes(content, kept, held_out)))
 
 
 def _last_state(here: RunFolder, progress: Progress | None) -> Parts:
@@ -182,14 +183,16 @@ def _first_version(parts: Parts) -> Version:
     )
 
 
-def _notes(content: Content, available: int, wanted: int) -> list[str]:
-    notes = []
-    if content.manifest.calibration is None:
-        few = "no held-out images" if not available else "too few held-out images"
+def _notes(content: Content, available: Pictures, wanted: int) -> list[str]:
+    notes, fitted = [], content.manifest.calibration
+    if fitted is None:
+        few = why_uncalibrated(available, content.classes)
         way_out = "--held-out 20" if not wanted else "a run with scenario.validation=0.1 sets images aside"
         notes.append(
             f"{few}: probabilities are not calibrated, and images unlike anything learned are not flagged ({way_out})"
         )
+    elif why_unflagged(fitted):
+        notes.append(why_unflagged(fitted))
     if not content.manifest.learns:
         notes.append("no pictures inside: the bundle predicts but cannot learn on")
     return notes

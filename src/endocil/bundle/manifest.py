@@ -4,9 +4,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
+from endocil.bundle.plain import refuse_control
+from endocil.errors import EndocilError
+
 FORMAT = 1
 MOST_CLASSES = 10_000  # more are refused before any memory is taken for them
 MOST_TASKS = 1_000
+LONGEST_NAME = 1024  # characters
+LONGEST_TERMS = 4_000  # characters: they stand beside every picture
 LARGEST_SIZE = 2048  # pixels along a side of what the network sees
 
 
@@ -21,7 +26,7 @@ def _between(least: int, most: int) -> AfterValidator:
     return AfterValidator(checked)
 
 
-Name = Annotated[str, _between(1, 1024)]
+Name = Annotated[str, _between(1, LONGEST_NAME)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]  # sha256
 Text = Annotated[str, _between(0, 10_000)]
 Count = Annotated[int, Field(ge=0, lt=2**53)]
@@ -61,7 +66,9 @@ class Calibration(_Facts):
     error_before: Share  # expected calibration error with temperature 1
     error: Share  # and with temperatures fitted on the other folds' images
     folds: int = Field(ge=2, le=100)
-    unlike_threshold: float  # an image with a larger score is unlike anything learned
+    unlike_threshold: (
+        float | None
+    )  # an image with a larger score is unlike anything learned; none: too few images
     unlike_rate: float = Field(gt=0, lt=1)  # the share of images of learned classes that the threshold flags
 
 
@@ -84,6 +91,17 @@ class Terms(_Facts):
     consent: Text = ""
 
 
+def terms_of(licence: str, consent: str) -> Terms:
+    """As somebody typed them."""
+    for name, text in (("--licence", licence), ("--consent", consent)):
+        refuse_control(name, text)
+        if len(text) > LONGEST_TERMS:
+            raise EndocilError(
+                f"{name} has {len(text):,} characters; expected at most {LONGEST_TERMS:,}, such as where to find it"
+            )
+    return Terms(licence=licence, consent=consent)
+
+
 class Manifest(_Facts):
     format: Literal[1] = 1
     name: Name
@@ -97,3 +115,4 @@ class Manifest(_Facts):
     terms: Terms = Terms()
     history: tuple[Version, ...] = Field(min_length=1, max_length=100_000)  # the oldest first
     learns: bool  # holds exemplars, or learns without any
+    pictures: bool = True  # no: made to hold no picture of a patient, and learning on keeps it so

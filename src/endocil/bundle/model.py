@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from endocil.bundle.calibration import why_unflagged
 from endocil.bundle.content import Content, read_content
 from endocil.bundle.inputs import Inputs, Wanted, inputs_of
 from endocil.bundle.looking import unit_features
@@ -52,8 +53,11 @@ class Bundle:
     def notes(self) -> tuple[str, ...]:
         """What is to be known before its predictions are used."""
         notes = []
-        if self.manifest.calibration is None:
+        fitted = self.manifest.calibration
+        if fitted is None:
             notes.append("not calibrated: probabilities are too sure, and nothing is flagged as unlike")
+        elif why_unflagged(fitted):
+            notes.append(why_unflagged(fitted))
         if self.manifest.preprocessing.rules != RULES:
             notes.append(
                 f"made with {self.manifest.preprocessing.rules}, here are {RULES}: pixels may differ slightly"

@@ -16,7 +16,7 @@ from endocil.images.frame import cropped
 from endocil.images.table import ImageTable
 from endocil.scenario import TEST, TRAIN, VALIDATION
 from endocil.settings import DataSettings, Settings, load_settings
-from endocil.splitting import Split, by_given, grouped_by_pattern
+from endocil.splitting import Split, by_given, grouped_by_file, grouped_by_pattern
 from endocil.splitting.groups import with_validation
 from endocil.splitting.parts import Folds
 
@@ -35,19 +35,21 @@ def read_newcomers(
     *,
     changes: Sequence[str] = (),
     validation: float | None = None,
+    groups: str | None = None,
     progress: Progress | None = None,
 ) -> Newcomers:
     """The images of a folder, one folder for each class, or of a CSV list; `changes` are of [data], for reading them.
 
-    `validation`: the share that is held out; by default that of the settings, or what a split column says."""
+    `validation`: the share that is held out; by default that of the settings, or what a split column says.
+    `groups`: as `scenario.groups` of a run, but told by whoever learns."""
     data = _data(path, settings, changes)
     table = load_table(data.name, data.options, progress)
     if preprocessing.crop_frame:
         table = cropped(table)
     images = load_images(table, preprocessing.size, skip_unreadable=data.skip_unreadable, progress=progress)
     skipped = (f"left out {name}: {reason}" for name, reason in images.skipped)
-    groups, told = _groups(images.table, settings.scenario.groups, progress)
-    images = replace(images, table=replace(images.table, groups=groups))
+    names, told = _groups(images.table, groups, settings.scenario.groups, progress)
+    images = replace(images, table=replace(images.table, groups=names))
     return parted(images, settings, validation, notes=(*table.notes, *skipped, *told))
 
 
@@ -80,19 +82,28 @@ def _data(path: Path, settings: Settings, changes: Sequence[str]) -> DataSetting
 
 
 def _groups(
-    table: ImageTable, rule: str, progress: Progress | None
+    table: ImageTable, wanted: str | None, rule: str, progress: Progress | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What belongs together among the new images: by the data, or else by the rule of the bundle's run."""
-    if any(table.groups) or rule == "given":
+    """What belongs together among the new images: as it is asked for, by the data, or by the rule of the bundle's run.
+
+    A pattern of the bundle is never run: one can be written that does not come to an end."""
+    if wanted is None and (any(table.groups) or rule == "given"):
         return table.groups, ()
-    if rule == "near-duplicates":
+    chosen = rule if wanted is None else wanted
+    if chosen == "given":
+        return table.groups, ()
+    if chosen == "near-duplicates":
         return near_duplicate_groups(table, progress=progress), ()
+    if wanted is not None:
+        by_file = wanted.endswith(".csv")
+        return (grouped_by_file(table, Path(wanted)) if by_file else grouped_by_pattern(table, wanted)), ()
     if rule.endswith(".csv"):
-        return table.groups, ("the run's file of groups is not in the bundle: no new image has a group",)
-    try:
-        return grouped_by_pattern(table, rule), ()
-    except EndocilError as error:
-        return table.groups, (f"no new image has a group: {error}",)
+        note = "the run's file of groups is not in the bundle: no new image has a group (--groups FILE.csv tells them)"
+        return table.groups, (note,)
+    raise EndocilError(
+        f"the bundle's images were grouped by the pattern {rule[:200]!r}, and the new ones have no groups; give "
+        f"--groups with a pattern for them, or --groups given to learn them without"
+    )
 
 
 def _share(table: ImageTable, settings: Settings, validation: float | None) -> float:

@@ -18,7 +18,7 @@ from endocil.opening import LARGEST
 
 Kind = Literal["exemplars", "held-out"]
 MOST_BYTES = 2 * LARGEST  # of all pixels of a kind: a small file of PNGs can claim to hold far more
-_MOST_TEXT = 4096  # characters of a cell
+LONGEST_CELL = 4096  # characters
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ def _origins(kind: Kind, table: bytes) -> tuple[Origin, ...]:
     header, *rows = csv.reader(io.StringIO(table.decode(ENCODING, ENCODING_ERRORS), newline=""))
     if header != names or any(len(row) != len(names) for row in rows):
         raise ValueError(f"{kind}.csv has other columns")
-    if any(len(cell) > _MOST_TEXT for row in rows for cell in row):
-        raise ValueError(f"{kind}.csv has a cell of more than {_MOST_TEXT} characters")
+    if any(len(cell) > LONGEST_CELL for row in rows for cell in row):
+        raise ValueError(f"{kind}.csv has a cell of more than {LONGEST_CELL} characters")
     origins = tuple(Origin(row[0], row[1], int(row[2]), int(row[3]), *row[4:]) for row in rows)
     if any(origin.order < 0 or origin.task < 0 for origin in origins):
         raise ValueError(f"{kind}.csv has a negative number")

@@ -30,7 +30,7 @@ class Predicted:
     logits: Tensor  # (n, C) float32, of the softmax head
     probabilities: Tensor  # (n, C) of the softmax head
     mean_probabilities: Tensor | None  # (n, C) of the nearest-mean head; none for methods without class means
-    unlike: Tensor | None  # (n,) bool: unlike anything learned; none without calibration
+    unlike: Tensor | None  # (n,) bool: unlike anything learned; none without a threshold
     unlike_score: Tensor  # (n,)
     calibrated: bool
     nearest: tuple[tuple[int, ...], ...]  # rows of the bundle's exemplars, the nearest first
@@ -110,6 +110,7 @@ def _put_together(
     found: _Gathered, manifest: Manifest, unreadable: tuple[tuple[str, str], ...], top: int
 ) -> Predicted:
     fitted, logits, scores = manifest.calibration, torch.cat(found.logits), torch.cat(found.scores)
+    limit = fitted.unlike_threshold if fitted else None
     by_mean = None
     if found.distances:
         heat = fitted.mean_temperature if fitted else None
@@ -120,7 +121,7 @@ def _put_together(
         logits=logits,
         probabilities=probabilities(logits, fitted.temperature if fitted else None).float(),
         mean_probabilities=by_mean,
-        unlike=scores.double() > fitted.unlike_threshold if fitted else None,
+        unlike=None if limit is None else scores.double() > limit,
         unlike_score=scores,
         calibrated=fitted is not None,
         nearest=tuple(found.nearest),

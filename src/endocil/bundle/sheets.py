@@ -22,16 +22,15 @@ def write_sheet(path: Path, content: Content) -> list[Path]:
     """One picture of all classes, or a folder with one for each class."""
     blocks = _blocks(content)
     if path.suffix.lower() in KINDS:
-        _write(path, contact_sheet(blocks))
+        _write(path, contact_sheet([block for mine in blocks.values() for block in mine]))
         return [path]
     if path.suffix or path.is_file():
         raise EndocilError(f"{path} is no picture's name and no folder's; expected .png, .jpg or a folder")
     files = []
     for number, name in enumerate(content.classes):
-        mine = [block for block in blocks if block[0].startswith(f"{name}: ")]
-        if mine:
+        if name in blocks:
             files.append(path / f"{number:03d}-{_plain(name)}.png")
-            _write(files[-1], contact_sheet(mine))
+            _write(files[-1], contact_sheet(blocks[name]))
     return files
 
 
@@ -74,13 +73,14 @@ def counts(origins: Sequence[Origin], field: str, most: int = 8) -> str:
     return ", ".join(f"{name} {n:,}" for name, n in order[:most]) + more
 
 
-def _blocks(content: Content) -> list[tuple[str, Pictures]]:
-    found = []
+def _blocks(content: Content) -> dict[str, list[tuple[str, Pictures]]]:
+    """By class, a heading and pictures for each kind that it has."""
+    found: dict[str, list[tuple[str, Pictures]]] = {}
     for name in content.classes:
         for kind, pictures in (("exemplars", content.exemplars), ("held out", content.held_out)):
             rows = [row for row, origin in enumerate(pictures.origins) if origin.class_name == name]
             if rows:
-                found.append((f"{name}: {len(rows)} {kind}", pictures.take(rows)))
+                found.setdefault(name, []).append((f"{name}: {len(rows)} {kind}", pictures.take(rows)))
     if not found:
         raise EndocilError("the bundle holds no pictures, so there is no sheet to draw")
     return found

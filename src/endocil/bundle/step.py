@@ -8,15 +8,19 @@ import torch
 from endocil.assembly import Parts, build_learning, build_memory
 from endocil.bundle.content import Content
 from endocil.bundle.joined import Joined, join
+from endocil.bundle.manifest import LONGEST_NAME
 from endocil.bundle.newcomers import Newcomers
-from endocil.bundle.pictures import Pictures, no_pictures
+from endocil.bundle.pictures import LONGEST_CELL, Pictures, no_pictures
+from endocil.bundle.plain import refuse_control
 from endocil.bundle.restoring import restored
 from endocil.errors import EndocilError
 from endocil.images.augment import Augmentation
 from endocil.images.batch import ImageSet
+from endocil.images.table import ImageTable
 from endocil.memory import ExemplarMemory
 from endocil.methods import Method
 from endocil.methods.method import TaskData
+from endocil.report.names import portable
 from endocil.scenario import TRAIN, Scenario, Task
 from endocil.settings import Settings, load_settings
 
@@ -65,10 +69,27 @@ def step_of(before: Content | None, settings: Settings, newcomers: Newcomers) ->
     none = no_pictures(settings.data.size)
     classes = before.classes if before else ()
     exemplars, held_out = (before.exemplars, before.held_out) if before else (none, none)
+    _refuse_unfit_names(newcomers.images.table)
     images, notes = join(classes, _in_order(exemplars, classes), held_out, newcomers)
     tasks = before.tasks if before else ()
     task = Task(len(tasks), len(classes), len(images.table.classes) - len(classes))
     return Step(before, settings, images, (*tasks, task), (*newcomers.notes, *notes))
+
+
+def _refuse_unfit_names(table: ImageTable) -> None:
+    """What no bundle could hold is told before anything is learned."""
+    for what, texts, most in (
+        ("the name of a class", table.classes, LONGEST_NAME),
+        ("the name of an image", [str(portable(name)) for name in table.ids], LONGEST_CELL),
+        ("a group", table.groups, LONGEST_CELL),
+        ("a source", table.sources, LONGEST_CELL),
+    ):
+        for text in sorted(set(texts)):
+            refuse_control(what, text)
+            if len(text) > most:
+                raise EndocilError(
+                    f"{what} has {len(text):,} characters; expected at most {most:,}: {text[:80]}..."
+                )
 
 
 def fresh_parts(step: Step) -> Parts:

@@ -2,9 +2,8 @@
 
 import hashlib
 import json
-import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +13,11 @@ from endocil.bundle.manifest import Terms
 from endocil.bundle.step import Step
 from endocil.checkpoint import FILE
 from endocil.errors import EndocilError
-from endocil.files import write_json
+from endocil.files import temporaries_beside, write_json
 from endocil.locking import lock
 
-FACTS = "learning.json"
+FACTS, EVENTS, LOCK = "learning.json", "events.jsonl", ".lock"
+MADE = "made_folder"  # by us; a folder of the user's stays
 WHAT = {
     "parent": "bundle",
     "images": "new images",
@@ -35,16 +35,17 @@ class WorkFolder:
         """One process at a time; what lies here must be of the same bundle, images and settings."""
         if self.path.is_file():
             raise EndocilError(f"{self.path} is a file; choose another folder with --work")
-        used = self.path.is_dir() and any(self.path.iterdir())
-        if used and not (self.path / FACTS).is_file() and not _only_ours(self.path):
+        made = not self.path.exists()
+        if not made and not self._only_ours():
             raise EndocilError(f"{self.path} holds other files; choose another folder with --work")
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("ab") as file:
+        with (self.path / LOCK).open("ab") as file:
             if lock(file, wait=False) == "taken":
                 raise EndocilError(f"another process is learning in {self.path}; let it finish")
-            for left in self.path.glob(".*.tmp"):  # a kill in the middle of writing
+            for left in self._temporary():  # a kill in the middle of writing
                 left.unlink(missing_ok=True)
-            self._compare(facts)
+            made = made or self._recorded().get(MADE) == "yes"
+            self._compare({**facts, MADE: "yes" if made else "no"})
             try:
                 yield
             except EndocilError:
@@ -52,28 +53,49 @@ class WorkFolder:
                     self.remove()
                 raise
 
+    def _only_ours(self) -> bool:
+        """Nothing, a step that was begun, or what a kill leaves before its first record was written."""
+        names = {entry.name for entry in self.path.iterdir()} - {file.name for file in self._temporary()}
+        begun = set(WHAT) <= set(self._recorded())
+        return names <= ({LOCK, FACTS, EVENTS, FILE} if begun else {LOCK})
+
+    def _temporary(self) -> list[Path]:
+        return [left for name in (FACTS, EVENTS, FILE) for left in temporaries_beside(self.path / name)]
+
+    def _recorded(self) -> dict[str, str]:
+        file = self.path / FACTS
+        if not file.is_file():
+            return {}
+        try:
+            found = json.loads(file.read_text("utf-8"))
+        except ValueError:  # somebody else's: ours are whole or not there
+            return {}
+        return found if isinstance(found, dict) else {}
+
     def _begun(self) -> bool:
         """Whether anything is learned that would be lost."""
         return (self.path / FILE).exists()
 
     def _compare(self, facts: dict[str, str]) -> None:
-        file = self.path / FACTS
         if not self._begun():
-            write_json(file, facts)
+            write_json(self.path / FACTS, facts)
             return
-        try:
-            recorded = json.loads(file.read_text("utf-8"))
-        except ValueError as error:
-            raise EndocilError(f"{file} is damaged; remove {self.path} to begin anew") from error
-        for key, value in facts.items():
-            if recorded.get(key) != value:
+        recorded = self._recorded()
+        for key in WHAT:
+            if recorded.get(key) != facts[key]:
                 raise EndocilError(
                     f"{self.path} is of a step with other {WHAT[key]}; go on with the same command as then, "
                     f"remove it to begin anew, or choose another folder with --work"
                 )
 
     def remove(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        """What we have written, and the folder if we made it and nothing else lies in it."""
+        made = self._recorded().get(MADE) == "yes"
+        with suppress(OSError):
+            for file in (*self._temporary(), *(self.path / name for name in (FILE, EVENTS, FACTS, LOCK))):
+                file.unlink(missing_ok=True)
+            if made:
+                self.path.rmdir()
 
 
 def facts_of(step: Step, terms: Terms) -> dict[str, str]:
@@ -88,15 +110,10 @@ def facts_of(step: Step, terms: Terms) -> dict[str, str]:
 
 
 def _digest_of_images(step: Step) -> str:
-    """Names, classes, parts and pixels of the new images."""
+    """Names, classes, groups, sources, parts and pixels of the new images."""
     images, table = step.images, step.images.table
-    text = "\0".join((*table.ids, *table.classes, *images.part.tolist()))
+    text = "\0".join((*table.ids, *table.classes, *table.groups, *table.sources, *images.part.tolist()))
     total = hashlib.sha256(text.encode(errors="surrogateescape") + table.labels.tobytes())
     for rows in torch.split(torch.arange(len(table)), 256):
         total.update(images.gather(rows).numpy().tobytes())
     return total.hexdigest()
-
-
-def _only_ours(path: Path) -> bool:
-    """A kill before the first record was written."""
-    return all(entry.name.startswith(".") for entry in path.iterdir())

@@ -28,10 +28,13 @@ def bundle(
     """Make one file of a finished run: weights, classes, calibration, exemplars, results, history."""
     from endocil.bundle.content import write_content
     from endocil.bundle.making import make_bundle
+    from endocil.bundle.manifest import LONGEST_NAME
     from endocil.display import plain_progress
 
     if not 0 < unlike_rate < 1:
         raise EndocilError(f"--unlike-rate is {unlike_rate}; expected a share between 0 and 1, such as 0.05")
+    if len(name) > LONGEST_NAME:
+        raise EndocilError(f"--name has {len(name):,} characters; expected at most {LONGEST_NAME:,}")
     if output.exists():
         raise EndocilError(f"{output} is there already; a bundle is never written over, choose another name")
     made = make_bundle(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from endocil.bundle.plain import printable
 from endocil.devices import leads
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ Ledger = Annotated[Path, typer.Option("--ledger", help="Folder of the ledger.")]
 def fail(message: str, status: int = 1) -> NoReturn:
     """One line on standard error, and a non-zero exit."""
     speaker = "endocil" if leads() else f"endocil, process {os.getpid()}"
-    print(f"{speaker}: {' '.join(message.split())}", file=sys.stderr)
+    print(f"{speaker}: {printable(' '.join(message.split()))}", file=sys.stderr)
     raise SystemExit(status)
 
 
@@ -50,7 +51,8 @@ def console() -> "Console":
 
 
 def say(text: str) -> None:
-    """A line as it is: no colours guessed, no wrapping that would break a path."""
+    """A line as it is: no colours guessed, no wrapping that would break a path, nothing that steers the terminal."""
+    text = "\n".join(map(printable, text.split("\n")))
     console().print(text, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -52,10 +52,11 @@ def table(
     output: To = None,
 ) -> None:
     """Results of runs: mean and spread over seeds of each metric, with 95 % intervals over test images."""
+    from endocil.recorded import read_runs
     from endocil.report import comparison
     from endocil.report.comparing import interval_note, interval_table, source_table
 
-    examined = _examined(_records(runs), head)  # refuses runs on different images, with intervals or without
+    examined = _examined(read_runs(runs), head)  # refuses runs on different images, with intervals or without
     if per is Per.source:
         _put(source_table(examined, resamples), interval_note(examined, resamples), form, output)
     elif intervals:
@@ -82,13 +83,14 @@ def versus(
 ) -> None:
     """Paired differences on the same test images: interval, p, p adjusted for many comparisons, a verdict."""
     from endocil.metrics import TABLE_METRICS
+    from endocil.recorded import read_runs
     from endocil.report.comparing import versus as compare
     from endocil.report.versus_table import named, versus_note, versus_table
 
     metrics = metric or ["acc_last", "acc_avg"]
     if unknown := set(metrics) - set(TABLE_METRICS):
         raise EndocilError(f"no metric {', '.join(sorted(unknown))}; known: {', '.join(TABLE_METRICS)}")
-    records = _records(runs)
+    records = read_runs(runs)
     examined = _examined(records, head)
     other = named(examined, against, records[0].name)
     found = compare(examined, other, metrics, resamples)
@@ -97,12 +99,6 @@ def versus(
             f"nothing to compare with {other.label} in {', '.join(metrics)}; give runs of another method"
         )
     _put(versus_table(found, other), versus_note(examined, found, other, resamples), form, output)
-
-
-def _records(folders: list[Path]) -> "list[RunRecord]":
-    from endocil.report import read_run
-
-    return [read_run(folder) for folder in folders]
 
 
 def _examined(records: "list[RunRecord]", head: Head) -> "Examined":

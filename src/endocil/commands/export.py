@@ -16,8 +16,9 @@ def export(
     ] = False,
 ) -> None:
     """Write a bundle's model as ONNX, compared with torch on the bundle's own images before it is kept."""
-    from endocil.export import NOTICE, TOLERANCE
+    from endocil.export import TOLERANCE
     from endocil.export import export as write_onnx
+    from endocil.notice import NOTICE
 
     made = write_onnx(bundle, output, trust=trust)
     pictures = f"{made.pictures} {'drawn pictures' if made.generated else 'images of the bundle'}"

@@ -43,7 +43,7 @@ def figures(
     from endocil.figures.catalogue import KINDS, NAMES
     from endocil.figures.drawing import draw_all
     from endocil.figures.material import Material
-    from endocil.report import read_run
+    from endocil.recorded import read_runs
 
     if show_list:
         rows = [("figure", "paper", "shows", "needs")]
@@ -51,7 +51,7 @@ def figures(
         return
     if unknown := set(only or ()) - set(NAMES):
         raise EndocilError(f"no figure {', '.join(sorted(unknown))}; known: {', '.join(NAMES)}")
-    material = Material([read_run(run) for run in runs or ()], _gallery if gallery else None, say)
+    material = Material(read_runs(runs or ()), _gallery if gallery else None, say)
     formats = list(dict.fromkeys(one.value for one in form or PictureFormat))
     drawn = list(draw_all(material, output, only or NAMES, formats, dpi))
     _put_table([("figure", "paper", f"files in {output}"), *(row for one in drawn for row in _rows(one))])

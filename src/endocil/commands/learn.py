@@ -26,6 +26,13 @@ def learn(
     ] = 20,
     licence: Annotated[str, typer.Option("--licence", help="Under which the new pictures may be kept.")] = "",
     consent: Annotated[str, typer.Option("--consent", help="What the patients have agreed to.")] = "",
+    groups: Annotated[
+        str | None,
+        typer.Option(
+            "--groups",
+            help="What belongs together: given, near-duplicates, a CSV file, or a pattern on the path.",
+        ),
+    ] = None,
     accelerator: Annotated[
         str | None,
         typer.Option("--accelerator", help="Where to learn: cpu, gpu, ...; by default as the run."),
@@ -40,7 +47,7 @@ def learn(
     """Learn new classes, and more images of known ones, into a new bundle. Stopped, the same command goes on."""
     from endocil.bundle.learning import learn as learn_into
     from endocil.bundle.learning import work_folder_of
-    from endocil.bundle.manifest import Terms
+    from endocil.bundle.manifest import terms_of
     from endocil.display import Display, plain_progress
 
     chosen = [*(changes or ()), *([f"run.accelerator={accelerator}"] if accelerator else [])]
@@ -53,7 +60,8 @@ def learn(
                 output,
                 changes=chosen,
                 validation=validation,
-                terms=Terms(licence=licence, consent=consent),
+                terms=terms_of(licence, consent),
+                groups=groups,
                 held_out=held_out,
                 work=work,
                 trust=trust,
@@ -71,5 +79,7 @@ def learn(
         f"{output}: {len(content.classes)} classes, {len(content.exemplars):,} exemplars, "
         f"{len(content.held_out):,} held-out images, {output.stat().st_size / 1e6:.1f} MB; {calibrated}"
     )
+    for note in learned.notes:
+        say(f"note: {note}")
     say("note: not tested yet; compare it with the bundle before by 'endocil compare'")
     say(f"sha256 {learned.digest}")

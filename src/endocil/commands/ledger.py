@@ -11,7 +11,6 @@ from endocil.errors import EndocilError
 
 if TYPE_CHECKING:
     from endocil.report import Table
-    from endocil.settings import Settings
 
 
 def add(
@@ -67,10 +66,12 @@ def paper(
     from functools import partial
 
     from endocil.files import write_atomically
+    from endocil.recorded import completed
     from endocil.report import places, read_ledger, reproduction
 
     entries = read_ledger(folder, complete=completed)
-    text = reproduction(places(entries, _as_it_comes, partial(_as_it_comes, components=True)))
+    components = partial(_as_it_comes, components=True)
+    text = reproduction(places(entries, _as_it_comes, components, _presets()))
     if output is None:
         print(text, end="")
         return
@@ -80,6 +81,7 @@ def paper(
 
 def tables(folder: Path) -> dict[str, "Table"]:
     """The ledger's tables by name."""
+    from endocil.recorded import completed
     from endocil.report import ablation_table, costs_table, ledger_table, read_ledger
 
     entries = read_ledger(folder, complete=completed)
@@ -92,16 +94,13 @@ def tables(folder: Path) -> dict[str, "Table"]:
     }
 
 
-def completed(settings: "Mapping[str, Any] | Settings") -> dict[str, Any]:
-    """Settings with every default written out; as they are where they name things that are not here."""
-    from endocil.assembly import complete
+def _presets() -> dict[str, dict[str, Any]]:
+    """The paper's settings, complete, by the name of the data set, which is that of the preset."""
+    from endocil.recorded import completed
+    from endocil.report.paper import paper
     from endocil.settings import load_settings
 
-    try:
-        filled = complete(load_settings(settings))
-    except EndocilError:
-        return dict(settings)
-    return filled.model_dump(mode="json", exclude_none=True)
+    return {data: completed(load_settings(data)) for data in paper()["data"]}
 
 
 def _as_it_comes(settings: Mapping[str, Any], components: bool = False) -> bool:
@@ -109,6 +108,7 @@ def _as_it_comes(settings: Mapping[str, Any], components: bool = False) -> bool:
 
     With `components` those of an ablation may be others than its own."""
     from endocil.methods import method_class
+    from endocil.recorded import completed
     from endocil.report.ledger import COMPONENTS
 
     exchanged = {key.partition(".")[2] for key in COMPONENTS} if components else set()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from endocil.bundle.plain import printable
 from endocil.commands.common import console, say
 from endocil.errors import EndocilError
 
@@ -102,4 +103,6 @@ def _tell(found: "Predicted", output: Path) -> None:
     say(f"{output}: {len(found):,} images{flagged}")
     if found.unreadable:
         name, reason = found.unreadable[0]
-        say(f"{len(found.unreadable):,} images cannot be read and are listed there, first {name}: {reason}")
+        say(
+            f"{len(found.unreadable):,} images cannot be read and are listed there, first {printable(name)}: {reason}"
+        )

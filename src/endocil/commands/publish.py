@@ -34,13 +34,13 @@ def publish(
     """Tables, figures, page and an index of finished runs into one folder, whole or not at all."""
     from endocil.commands import ledger as kept
     from endocil.publishing import publish as write
-    from endocil.report import read_run
+    from endocil.recorded import read_runs
 
     if figures:
         import endocil.figures  # noqa: F401 - without matplotlib it ends here, before the work
     if insert and ledger is None:
         raise EndocilError("--insert writes the tables of a ledger; name it with --ledger")
-    records = [read_run(run) for run in runs]
+    records = read_runs(runs)
     if ledger is not None:
         _refuse_late(records, ledger, insert or [])
     pieces = write(records, output, against=against, figures=figures, tell=say)

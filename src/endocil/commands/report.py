@@ -29,11 +29,12 @@ def report(
     ] = True,
 ) -> None:
     """One self-contained page about runs on the same test images: opens offline, light and dark, for print."""
-    from endocil.report import read_run, write_page
+    from endocil.recorded import read_runs
+    from endocil.report import write_page
 
     if output.is_dir():
         raise EndocilError(f"{output} is a folder; name a file with -o, such as {output / 'report.html'}")
-    records = [read_run(folder) for folder in runs]
+    records = read_runs(runs)
     pictures = _gallery(records, gallery)
     told = title or f"endocil: {', '.join(run.name for run in records)}"
     if title is None and len(records) > 3:

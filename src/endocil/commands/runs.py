@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from endocil.commands.common import Devices, Nodes, Output, Overrides, Run, Source, console, resumable, say
-from endocil.commands.ledger import add, completed
+from endocil.commands.ledger import add
 from endocil.devices import leads
 from endocil.errors import EndocilError
 
@@ -46,6 +46,7 @@ def run(
 def in_ledger(settings: "Settings", into: Path) -> Path | None:
     """The ledger's file of a run with these settings, if there is one."""
     from endocil.assembly import complete
+    from endocil.recorded import completed
     from endocil.report import find_in_ledger
 
     found = find_in_ledger(completed(complete(settings)), into, complete=completed)

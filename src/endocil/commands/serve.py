@@ -45,12 +45,22 @@ def serve(
     upload_megabytes: Annotated[float, typer.Option("--upload-megabytes", help="Of one request.")] = 32.0,
     images: Annotated[int, typer.Option("--images", help="Of one request.")] = 64,
     megapixels: Annotated[float, typer.Option("--megapixels", help="Of one image.")] = 50.0,
+    request_megapixels: Annotated[
+        float, typer.Option("--request-megapixels", help="Of all images of one request.")
+    ] = 400.0,
     upload_seconds: Annotated[
         float, typer.Option("--upload-seconds", help="Until a request is here whole.")
     ] = 30.0,
     answer_seconds: Annotated[float, typer.Option("--answer-seconds", help="Until it is answered.")] = 60.0,
+    connections: Annotated[
+        int, typer.Option("--connections", help="Open at once; more are turned away.")
+    ] = 256,
     queue: Annotated[
-        int, typer.Option("--queue", help="Images that may wait; more are told to come again.")
+        int,
+        typer.Option(
+            "--queue",
+            help="Images that are decoded or wait, counted for each model; more are refused for now.",
+        ),
     ] = 256,
     batch: Annotated[int, typer.Option("--batch", help="Images of one forward pass.")] = 32,
     trust: Annotated[
@@ -66,10 +76,10 @@ def serve(
         raise EndocilError(
             f"serving needs {error.name}; install it by: pip install 'endocil[serve]'"
         ) from error
+    from endocil.notice import NOTICE
     from endocil.serve.app import application
     from endocil.serve.limits import Limits
     from endocil.serve.logs import Log
-    from endocil.serve.messages import NOTICE
     from endocil.serve.server import serve as serve_until_stopped
     from endocil.serve.service import service_of
     from endocil.serve.tokens import refuse_open_doors, token_from
@@ -80,8 +90,10 @@ def serve(
         upload_megabytes=upload_megabytes,
         images=images,
         megapixels=megapixels,
+        request_megapixels=request_megapixels,
         upload_seconds=upload_seconds,
         answer_seconds=answer_seconds,
+        connections=connections,
         queue=queue,
         batch=batch,
     )

@@ -5,24 +5,25 @@ it, so that nobody has to write them again, and differently. What it answers is 
 """
 
 import io
-import json
 import logging
+import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from endocil.bundle.content import Content, read_content
+from endocil.bundle.content import read_content
 from endocil.bundle.manifest import Manifest
 from endocil.bundle.restoring import restored
 from endocil.errors import EndocilError
 from endocil.evaluation import CLASS_MEANS
+from endocil.export.describing import describe
 from endocil.export.parity import (
     COMPARED,
     INPUT,
@@ -39,13 +40,8 @@ from endocil.methods import Method
 if TYPE_CHECKING:
     import onnx
 
-__all__ = ["COMPARED", "INPUT", "NOTICE", "TOLERANCE", "Exported", "Graph", "export"]
-NOTICE = "Research software, not for clinical use."
+__all__ = ["COMPARED", "INPUT", "TOLERANCE", "Exported", "Graph", "export"]
 OPSET = 18
-UNLIKE = {  # how to tell images that are unlike anything learned, with and without class means
-    True: "square root of the smallest of mean_distances; unlike where it is above unlike_threshold",
-    False: "minus the largest of logits; unlike where it is above unlike_threshold",
-}
 
 
 @dataclass(frozen=True)
@@ -96,12 +92,14 @@ class Graph(nn.Module):
 def export(bundle: Path | str, path: Path | str, *, trust: bool = False) -> Exported:
     """Write the bundle's model as ONNX, once onnxruntime has answered as torch does; whole or not at all."""
     _refuse_missing_packages()
-    content, path = read_content(bundle), Path(path)
+    bundle, path = Path(bundle), Path(path)
+    _refuse_to_write_over(bundle, path)
+    content = read_content(bundle)
     method = restored(content, trust=trust)
     graph = Graph(method, content.manifest).eval()
     pixels, generated = pictures_of(content)
     model = _traced(graph, content.manifest.preprocessing.size)
-    _describe(model, content)
+    describe(model, content)
     data = model.SerializeToString()
     difference = largest_difference(
         data, graph.outputs, pixels, expected_of(method, content.manifest, pixels)
@@ -118,6 +116,14 @@ def _refuse_missing_packages() -> None:
         raise EndocilError(
             f"the export needs {error.name}; install it by: pip install 'endocil[onnx]'"
         ) from error
+
+
+def _refuse_to_write_over(bundle: Path, path: Path) -> None:
+    """What is read is never written over."""
+    if path.is_dir():
+        raise EndocilError(f"{path} is a folder; expected the name of an ONNX file")
+    if path.exists() and bundle.exists() and os.path.samefile(bundle, path):
+        raise EndocilError(f"{path} is the bundle that is exported; choose another file with -o")
 
 
 def _traced(graph: Graph, size: int) -> "onnx.ModelProto":
@@ -151,33 +157,3 @@ def _quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(level)
-
-
-def _describe(model: "onnx.ModelProto", content: Content) -> None:
-    """What whoever runs the file has to know, in the file."""
-    import onnx
-
-    from endocil import __version__
-
-    manifest = content.manifest
-    preprocessing = {
-        "input": "uint8, batch x height x width x (red, green, blue), values from 0 to 255; "
-        "the graph normalises them by mean and deviation",
-        **manifest.preprocessing.model_dump(mode="json"),
-    }
-    calibration = manifest.calibration and {
-        **manifest.calibration.model_dump(mode="json"),
-        "unlike_score": UNLIKE[CLASS_MEANS in content.statistics],
-    }
-    said: dict[str, Any] = {
-        "notice": NOTICE,
-        "name": manifest.name,
-        "classes": json.dumps(content.classes, ensure_ascii=False),
-        "preprocessing": json.dumps(preprocessing),
-        "calibration": json.dumps(calibration),
-        "bundle": content.digest,
-        "endocil": __version__,
-    }
-    model.producer_name, model.producer_version = "endocil", __version__
-    model.doc_string = f"{NOTICE} {manifest.name}: {len(content.classes)} classes."
-    onnx.helper.set_model_props(model, said)

@@ -7,7 +7,7 @@ from matplotlib.figure import Figure
 
 from endocil.figures.lines import Curve, curve_of, draw_curve
 from endocil.figures.material import Drawings, Experiment, Material
-from endocil.figures.style import COLOURS, broken, legend_below, small_multiples, whole_numbers
+from endocil.figures.style import COLOURS, legend_below, small_multiples, whole_numbers
 
 
 @dataclass(frozen=True)
@@ -35,20 +35,13 @@ def panel_of(members: Sequence[Experiment], styles: Mapping[str, int]) -> Panel:
 
 
 def accuracy_figure(panels: Mapping[str, Panel]) -> Figure:
-    names = {curve.label for panel in panels.values() for curve in panel.curves}
-    figure, axes = small_multiples(
-        len(panels),
-        width=5.0 if len(panels) == 1 else 3.4,
-        height=2.9,
-        columns=2,
-        more_height=0.1 * len(names),
-    )
+    figure, axes = small_multiples(len(panels), width=5.0 if len(panels) == 1 else 3.4, height=2.7, columns=2)
     for axis, (name, panel) in zip(axes, panels.items(), strict=True):
         for curve in panel.curves:
             draw_curve(axis, curve)
         for label, level in panel.levels.items():
             axis.axhline(level, color=COLOURS[-1], linestyle=":", label=f"{label} (all classes at once)")
-        axis.set(title=broken(name, 45), xlabel="task", ylabel="accuracy on seen classes (%)")
+        axis.set(title=name, xlabel="task", ylabel="accuracy on seen classes (%)")
         whole_numbers(axis)
         axis.grid(axis="y")
     legend_below(figure, axes)

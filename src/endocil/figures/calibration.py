@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from endocil.figures.material import Drawings, Experiment, Material, NotDrawnError
-from endocil.figures.style import COLOURS, broken, first_of_row, small_multiples
+from endocil.figures.style import COLOURS, first_of_row, small_multiples
 from endocil.predictions import read_run_predictions
 from endocil.report.runs import RunRecord
 
@@ -84,15 +84,15 @@ def reliability(confidence: Floats, right: NDArray[np.bool_]) -> Reliability:
 
 
 def calibration_figure(found: Mapping[str, Reliability]) -> Figure:
-    figure, axes = small_multiples(len(found), width=2.0, height=2.2)
+    figure, axes = small_multiples(len(found), width=2.0, height=2.3)
     for axis, (label, one), left in zip(axes, found.items(), first_of_row(axes), strict=True):
         places = (np.arange(BINS) + 0.5) / BINS
         axis.bar(places, one.images / one.images.sum(), 1 / BINS, color="#d9d9d9", edgecolor="white")
         axis.plot([0, 1], [0, 1], color="#999999", linestyle=":", linewidth=0.8)
         known = one.images > 0
         axis.plot(one.confidence[known], one.accuracy[known], color=COLOURS[0], marker="o", clip_on=False)
-        axis.set(title=broken(label, 24), xlim=(0, 1), ylim=(0, 1), xlabel="confidence")
-        axis.text(0.04, 0.94, f"ECE {100 * one.error:.1f} %", va="top", fontsize=7.5)
+        told = f"{label}\nECE {100 * one.error:.1f} %"  # above the axes, where no line crosses it
+        axis.set(title=told, xlim=(0, 1), ylim=(0, 1), xlabel="confidence")
         if left:
             axis.set_ylabel("accuracy (bars: share of images)")
     return figure

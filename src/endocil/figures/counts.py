@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from endocil.datasets.catalogue import CATALOGUE, as_published
 from endocil.datasets.facts import DataSet
 from endocil.figures.material import Drawings, Material
-from endocil.figures.style import COLOURS, legend_below, new_figure
+from endocil.figures.style import COLOURS, legend_below, letters, new_figure
 from endocil.report.runs import RunRecord
 from endocil.scenario import keep_classes
 from endocil.settings import load_settings
@@ -64,7 +64,8 @@ def counts_figure(panels: Sequence[ClassCounts]) -> Figure:
     columns = min(2, len(panels))
     rows = [panels[start : start + columns] for start in range(0, len(panels), columns)]
     heights = [max(len(panel.classes) for panel in row) + 5 for row in rows]
-    figure = new_figure(4.6 * columns, 0.17 * sum(heights))
+    width = max(4.6, 2.2 + max(letters(panel.classes) for panel in panels))
+    figure = new_figure(width * columns, 0.17 * sum(heights))
     grid = figure.add_gridspec(len(rows), columns, height_ratios=heights)
     for i, panel in enumerate(panels):
         _bars(figure.add_subplot(grid[i // columns, i % columns]), panel)
@@ -93,8 +94,8 @@ def _bars(axis: Axes, panel: ClassCounts) -> None:
     for end, task in zip(np.cumsum(panel.task_sizes).tolist(), range(len(panel.task_sizes)), strict=True):
         axis.axhline(end - 0.5, color="#bbbbbb", linewidth=0.5, linestyle=":")
         middle = end - panel.task_sizes[task] / 2 - 0.5
-        label = axis.text(1.0, middle, f"task {task}", ha="right", va="center", fontsize=7)
-        label.set_transform(axis.get_yaxis_transform())  # at the right edge, whatever the numbers
-    axis.set(title=panel.title, xlabel="images", ylim=(len(places) - 0.5, -0.5), xlim=(0, 1.35 * left.max()))
+        label = axis.text(1.01, middle, f"task {task}", va="center", fontsize=7)
+        label.set_transform(axis.get_yaxis_transform())  # beside the bars, whatever the numbers
+    axis.set(title=panel.title, xlabel="images", ylim=(len(places) - 0.5, -0.5), xlim=(0, 1.18 * left.max()))
     axis.set_yticks(places, panel.classes)
     axis.tick_params(axis="y", length=0)

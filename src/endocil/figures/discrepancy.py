@@ -14,7 +14,7 @@ from endocil._mmd import KernelMatrix, one_thread_each
 from endocil.figures.features import MMD, ClassFeatures, FixedFeatures, fixed_features
 from endocil.figures.lines import Curve, draw_curve
 from endocil.figures.material import Drawings, Material
-from endocil.figures.style import broken, legend_below, logarithmic, small_multiples
+from endocil.figures.style import headline, legend_below, logarithmic, small_multiples
 from endocil.memory import SELECTORS, build_selector
 from endocil.registry import options_of
 from endocil.selection import mmd_bound
@@ -22,6 +22,7 @@ from endocil.selection import mmd_bound
 Floats = NDArray[np.float64]
 DRAWS = 10  # of the random selector, so that its line is not one lucky draw
 RANDOM = "random"
+BETWEEN_CLASSES = "distance"  # to a boundary, which a first task of one class does not have
 BEYOND = 2  # times the quota: how far the lines go
 
 
@@ -45,6 +46,8 @@ def race_of(fixed: FixedFeatures, one: ClassFeatures) -> Race:
     n = max(1, min(BEYOND * fixed.quota, len(one.features) - 1))
     lines = {}
     for name, select in fixed.selectors().items():
+        if name == BETWEEN_CLASSES and one.scores.shape[1] < 2:
+            continue
         seeds = range(one.seed, one.seed + (DRAWS if name == RANDOM else 1))
         drawn = [_reseeded(one, seed).choose(select, n).indices for seed in seeds]
         lines[name] = np.mean([prefix_mmd2(one.features, each, fixed.kernel) for each in drawn], axis=0)
@@ -80,7 +83,7 @@ def prefix_mmd2(
 
 
 def discrepancy_figure(title: str, races: Mapping[str, Race]) -> Figure:
-    figure, axes = small_multiples(len(races), width=2.7, height=2.5, columns=4, more_height=0.5)
+    figure, axes = small_multiples(len(races), width=2.7, height=2.5)
     for axis, (name, race) in zip(axes, races.items(), strict=True):
         for i, (selector, values) in enumerate(race.lines.items()):
             label = f"{selector} (mean of {DRAWS} draws)" if selector == RANDOM else selector
@@ -89,11 +92,11 @@ def discrepancy_figure(title: str, races: Mapping[str, Race]) -> Figure:
             range(1, len(race.bound) + 1), race.bound, color="#777777", linestyle=":", label="bound (MMD)"
         )
         axis.axvline(race.quota, color="#999999", linewidth=0.6, linestyle=":")
-        axis.set(xlabel="number chosen, n", title=broken(name, 34))
+        axis.set(xlabel="number chosen, n", title=name)
         logarithmic(axis, "x")
         logarithmic(axis, "y")
         axis.grid(axis="y")
     axes[0].set_ylabel("MMD² to the class")
     legend_below(figure, axes)
-    figure.suptitle(title, fontsize=9)
+    headline(figure, title)
     return figure

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from endocil.figures.catalogue import KINDS, Kind
+from endocil.figures.fitting import fit
 from endocil.figures.material import Material, NotDrawnError
 from endocil.figures.style import styled, write_figure
 
@@ -34,6 +35,7 @@ def _drawn(kind: Kind, material: Material, folder: Path, formats: Sequence[str],
         with styled():
             for suffix, figure in kind.draw(material):
                 stem = _free(file_stem(kind.name, suffix), {file.stem for file in files})
+                fit(figure, dpi)
                 for form in formats:
                     path = folder / f"{stem}.{form}"
                     write_figure(figure, path, dpi)

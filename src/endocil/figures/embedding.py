@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from endocil.figures.features import MEAN, MMD, ClassFeatures, FixedFeatures, fixed_features
 from endocil.figures.material import Drawings, Material, NotDrawnError
-from endocil.figures.style import COLOURS, broken, legend_below, new_figure, small_multiples
+from endocil.figures.style import COLOURS, MARKERS, headline, legend_below, new_figure, small_multiples
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -92,32 +92,34 @@ def _clouds(fixed: FixedFeatures) -> list[Cloud]:
 
 
 def plane_figure(title: str, points: Floats, clouds: Sequence[Cloud]) -> Figure:
-    """All training images as light circles, exemplars as triangles, beside each other by way of choosing."""
+    """All training images as light open marks, exemplars as filled ones; each class has its own mark and colour."""
     ways = list(clouds[0].chosen)
     figure = new_figure(3.6 * len(ways), 3.9)
     axes = [figure.add_subplot(1, len(ways), i + 1) for i in range(len(ways))]
     for axis, way in zip(axes, ways, strict=True):
         for i, cloud in enumerate(clouds):
-            _cloud(axis, points, cloud, way, COLOURS[i % len(COLOURS)])
+            _cloud(axis, points, cloud, way, i)
         axis.set(title=f"exemplars by {way}", xticks=[], yticks=[], xlabel="UMAP 1")
         axis.spines[:].set_visible(True)
     axes[0].set_ylabel("UMAP 2")
     legend_below(figure, axes)
-    figure.suptitle(title, fontsize=9)
+    headline(figure, title)
     return figure
 
 
-def _cloud(axis: Axes, points: Floats, cloud: Cloud, way: str, colour: str) -> None:
+def _cloud(axis: Axes, points: Floats, cloud: Cloud, way: str, index: int) -> None:
+    colour, mark = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
     own = points[cloud.rows]
     axis.scatter(
         own[:, 0],
-        own[:, 1], s=9, facecolors="none", edgecolors=colour, linewidths=0.5, alpha=0.45, label=cloud.name,
+        own[:, 1], s=11, marker=mark, facecolors="none", edgecolors=colour, linewidths=0.6, alpha=0.6,
+        label=cloud.name,
         rasterized=len(points) > RASTER,
     )  # fmt: skip
     chosen = own[cloud.chosen[way]]
     axis.scatter(
         chosen[:, 0],
-        chosen[:, 1], s=26, marker="^", color=colour, edgecolors="black", linewidths=0.5, zorder=3,
+        chosen[:, 1], s=28, marker=mark, color=colour, edgecolors="black", linewidths=0.5, zorder=3,
         label=f"{cloud.name}, chosen",
     )  # fmt: skip
 
@@ -131,7 +133,7 @@ class Line:
 
 
 def density_figure(title: str, lines: Mapping[str, Line]) -> Figure:
-    figure, axes = small_multiples(len(lines), width=2.7, height=2.3, columns=4, more_height=0.5)
+    figure, axes = small_multiples(len(lines), width=2.7, height=2.3)
     dashes = ("-", "--", ":")
     for axis, (name, line) in zip(axes, lines.items(), strict=True):
         shown = {"all": line.places, **{way: line.places[rows] for way, rows in line.chosen.items()}}
@@ -143,10 +145,10 @@ def density_figure(title: str, lines: Mapping[str, Line]) -> Figure:
             axis.plot(grid, height, color=COLOURS[i], linestyle=dashes[i % 3], linewidth=1.6, label=label)
             if way == "all":
                 axis.fill_between(grid, height, color=COLOURS[i], alpha=0.12, linewidth=0)
-        axis.set(title=broken(name, 34), xlabel="UMAP", ylim=(0, None), yticks=[])
+        axis.set(title=name, xlabel="UMAP", ylim=(0, None), yticks=[])
     axes[0].set_ylabel("density")
     legend_below(figure, axes)
-    figure.suptitle(title, fontsize=9)
+    headline(figure, title)
     return figure
 
 

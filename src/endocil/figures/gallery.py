@@ -4,7 +4,7 @@ from matplotlib.figure import Figure
 
 from endocil.errors import EndocilError
 from endocil.figures.material import Drawings, Gallery, Material, NotDrawnError
-from endocil.figures.style import new_figure
+from endocil.figures.style import headline, letters, new_figure
 
 
 def draw(material: Material) -> Drawings:
@@ -29,7 +29,7 @@ def draw(material: Material) -> Drawings:
 def gallery_figure(title: str, pictures: Gallery) -> Figure:
     """A row for each class, first choice at the left."""
     columns = max(len(row) for row in pictures.values())
-    figure = new_figure(1.6 + 0.75 * columns, 0.3 + 0.75 * len(pictures))
+    figure = new_figure(letters([*pictures]) + 0.75 * columns, 0.75 * len(pictures))
     axes = figure.subplots(len(pictures), columns, squeeze=False)
     for row, (name, chosen) in zip(axes, pictures.items(), strict=True):
         for axis in row:
@@ -37,5 +37,5 @@ def gallery_figure(title: str, pictures: Gallery) -> Figure:
         for axis, pixels in zip(row, chosen, strict=False):
             axis.imshow(pixels)
         row[0].text(-0.1, 0.5, name, transform=row[0].transAxes, ha="right", va="center", fontsize=7)
-    figure.suptitle(title, fontsize=9)
+    headline(figure, title)
     return figure

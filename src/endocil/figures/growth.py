@@ -60,10 +60,7 @@ def _or_zero(deviation: Floats | None) -> Floats | float:
 
 
 def growth_figure(measures: Mapping[str, Sequence[Curve]]) -> Figure:
-    names = {curve.label for curves in measures.values() for curve in curves}
-    figure, axes = small_multiples(
-        len(measures), width=2.5, height=2.3, columns=4, more_height=0.3 + 0.06 * len(names)
-    )
+    figure, axes = small_multiples(len(measures), width=2.5, height=2.2)
     for axis, (name, curves) in zip(axes, measures.items(), strict=True):
         for curve in curves:
             draw_curve(axis, curve)

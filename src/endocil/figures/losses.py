@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from endocil.figures.epochs import class_losses, last_task
 from endocil.figures.material import Drawings, Experiment, Material, NotDrawnError, alike, families
-from endocil.figures.style import EMPTY, MAP, plain_powers, small_multiples
+from endocil.figures.style import EMPTY, MAP, headline, plain_powers, small_multiples, whole_numbers
 
 Floats = NDArray[np.float64]
 LOSSES = {"cross_entropy": "CE", "prior_regularized": "PRCBL"}
@@ -70,10 +70,11 @@ def loss_figure(title: str, maps: Mapping[str, Floats], new: int) -> Figure:
         axis.set(title=name, xlabel=f"class (new ones from {losses.shape[1] - new})")
         axis.set_xticks(range(losses.shape[1]))
         axis.tick_params(axis="x", labelsize=6)
+        whole_numbers(axis, "y")
     axes[0].set_ylabel("epoch")
     bar = figure.colorbar(image, ax=axes, label="loss, mean over the class's images", pad=0.02)
     plain_powers(bar.ax.yaxis)
-    figure.suptitle(title, fontsize=9)
+    headline(figure, title)
     return figure
 
 

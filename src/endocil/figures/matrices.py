@@ -9,11 +9,12 @@ from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
 from endocil.figures.material import Drawings, Experiment, Material, alike, numbers
-from endocil.figures.style import EMPTY, MAP, broken, first_of_row, small_multiples
+from endocil.figures.style import EMPTY, MAP, first_of_row, headline, letters, small_multiples
 
 Floats = NDArray[np.float64]
-LETTERS = 20  # of a line above a small panel
+LUMINANCE = (0.2126, 0.7152, 0.0722)  # of red, green and blue
 BAR = 0.8  # inches for the scale of colours
+BLUES = "Blues"  # for what is mostly zeros, which are white in it
 
 
 def draw_confusions(material: Material) -> Drawings:
@@ -43,18 +44,21 @@ def confusion_shares(group: Experiment) -> list[Floats]:
 
 
 def confusion_figure(title: str, classes: Sequence[str], shares: Sequence[Floats]) -> Figure:
-    side = max(1.4, 0.14 * len(classes))
+    side = max(1.6, 0.16 * len(classes))
     figure, axes = small_multiples(
-        len(shares), width=side + 0.3, height=side + 0.55, columns=3, more_width=BAR + _room(classes)
+        len(shares), width=side + 0.3, height=side + 0.55, columns=3, more_width=BAR + letters(classes)
     )
     for task, (axis, matrix, left) in enumerate(zip(axes, shares, first_of_row(axes), strict=True)):
-        image = _squares(axis, matrix, "Blues")  # mostly zeros, which are white in it
+        image = _squares(axis, matrix, BLUES)
+        _write_numbers(
+            axis, np.where(np.round(matrix) == 0, np.nan, matrix), min(6.5, 28 * side / len(classes))
+        )
         axis.set_title(f"after task {task}")
         axis.set_xticks(range(len(classes)), [str(i) for i in range(len(classes))], fontsize=5.5)
         _class_ticks(axis, classes, left)
         axis.set(xlabel="predicted class", ylabel="true class" if left else "")
-    figure.colorbar(image, ax=axes, label="share of the class's test images (%)", shrink=0.6, pad=0.02)
-    figure.suptitle(title, fontsize=9)
+    figure.colorbar(image, ax=axes, label="share of the class (%)", shrink=0.6, pad=0.02)
+    headline(figure, title)
     return figure
 
 
@@ -73,14 +77,12 @@ def draw_forgetting(material: Material) -> Drawings:
 def forgetting_figure(matrices: Mapping[str, Floats]) -> Figure:
     """Down: what was learned; across: what was asked. Numbers are percent, a column falls as its task is forgotten."""
     size = max(len(matrix) for matrix in matrices.values())
-    side, lines = max(1.2, 0.3 * size), max(broken(label, LETTERS).count("\n") for label in matrices)
-    figure, axes = small_multiples(
-        len(matrices), width=side + 0.3, height=side + 0.55 + 0.13 * lines, more_width=BAR
-    )
+    side = max(1.2, 0.3 * size)
+    figure, axes = small_multiples(len(matrices), width=side + 0.3, height=side + 0.55, more_width=BAR)
     for axis, (label, matrix), left in zip(axes, matrices.items(), first_of_row(axes), strict=True):
         image = _squares(axis, matrix)
-        _write_numbers(axis, matrix)
-        axis.set(title=broken(label, LETTERS), xlabel="images of task", ylabel="after task" if left else "")
+        _write_numbers(axis, matrix, 6.5)
+        axis.set(title=label, xlabel="images of task", ylabel="after task" if left else "")
         axis.set_xticks(range(len(matrix)))
         axis.set_yticks(range(len(matrix)))
     figure.colorbar(image, ax=axes, label="accuracy (%)", shrink=0.6, pad=0.02)
@@ -107,17 +109,17 @@ def recalls_over_tasks(group: Experiment) -> Floats:
 
 def recall_figure(classes: Sequence[str], recalls: Mapping[str, Floats]) -> Figure:
     tasks = max(matrix.shape[1] for matrix in recalls.values())
-    lines = max(broken(label, LETTERS).count("\n") for label in recalls)
     figure, axes = small_multiples(
         len(recalls),
-        width=max(1.1, 0.24 * tasks + 0.3),
-        height=max(1.4, 0.15 * len(classes)) + 0.55 + 0.13 * lines,
+        width=max(1.4, 0.26 * tasks + 0.3),
+        height=max(1.4, 0.15 * len(classes)) + 0.55,
         columns=5,
-        more_width=BAR + _room(classes),
+        more_width=BAR + letters(classes),
     )
     for axis, (label, matrix), left in zip(axes, recalls.items(), first_of_row(axes), strict=True):
         image = _squares(axis, matrix)
-        axis.set(title=broken(label, LETTERS), xlabel="after task")
+        _write_numbers(axis, matrix, 5.0)
+        axis.set(title=label, xlabel="after task")
         axis.set_xticks(range(tasks))
         _class_ticks(axis, classes, left)
     figure.colorbar(image, ax=axes, label="recall (%)", shrink=0.6, pad=0.02)
@@ -132,19 +134,18 @@ def _squares(axis: Axes, matrix: Floats, colours: str = MAP) -> AxesImage:
     return axis.imshow(matrix, cmap=colours, vmin=0, vmax=100, aspect="auto")
 
 
-def _room(classes: Sequence[str]) -> float:
-    """Inches for the longest name."""
-    return 0.06 * max(map(len, classes)) + 0.2
-
-
 def _class_ticks(axis: Axes, classes: Sequence[str], named: bool) -> None:
     """Names stand once in a row, with the numbers that stand for them elsewhere."""
     names = [f"{name}  {i}" if named else str(i) for i, name in enumerate(classes)]
     axis.set_yticks(range(len(classes)), names, fontsize=6.5 if named else 5.5)
 
 
-def _write_numbers(axis: Axes, matrix: Floats) -> None:
+def _write_numbers(axis: Axes, matrix: Floats, size: float) -> None:
+    """In each cell with a value, in white where the cell is dark."""
+    (image,) = axis.get_images()
+    light = image.to_rgba(matrix)[..., :3] @ LUMINANCE > 0.5
     for (row, column), value in np.ndenumerate(matrix):
         if np.isfinite(value):
-            colour = "black" if value > 60 else "white"
-            axis.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=6.5, color=colour)
+            colour = "black" if light[row, column] else "white"
+            told = axis.text(column, row, f"{value:.0f}", ha="center", va="center", color=colour)
+            told.set(fontsize=size, in_layout=False)  # inside the axes: no room to make

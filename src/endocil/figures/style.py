@@ -4,7 +4,6 @@ Class names are printed as they are, so mathematical text is off. Files hold no 
 
 import io
 import math
-import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +12,11 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from endocil.figures.fitting import break_text
 from endocil.files import write_atomically
 
 # Okabe and Ito's colours without yellow, which is too light for lines on white
@@ -24,6 +25,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "*", "h", "d", "8")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (6, 1.5, 1, 1.5)))
 MAP = "viridis"  # grows lighter evenly, so that it prints in grey
 EMPTY = "#e6e6e6"  # cells without a value
+LEGEND = 0.93  # of the width
+MOST_COLUMNS = 6
+NARROWEST = 3.6  # inches of a sheet, for its title and legend
 STYLE: dict[Any, Any] = {
     "font.family": "DejaVu Sans",
     "font.size": 8,
@@ -67,7 +71,9 @@ def line_style(index: int) -> dict[str, Any]:
 
 def new_figure(width: float, height: float) -> Figure:
     """A sheet of so many inches whose parts make room for each other."""
-    return Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(max(width, NARROWEST), height), layout="constrained")
+    FigureCanvasAgg(figure)  # measures texts
+    return figure
 
 
 def small_multiples(
@@ -76,13 +82,12 @@ def small_multiples(
     width: float,
     height: float,
     columns: int = 4,
-    more_height: float = 0.0,
     more_width: float = 0.0,
 ) -> tuple[Figure, list[Axes]]:
     """n axes in rows as even as can be; the places left over stay white."""
     rows = math.ceil(n / columns)
     columns = math.ceil(n / rows)
-    figure = new_figure(width * columns + more_width, height * rows + more_height)
+    figure = new_figure(width * columns + more_width, height * rows)
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for unused in axes[n:]:
         unused.set_axis_off()
@@ -95,20 +100,40 @@ def first_of_row(axes: Sequence[Axes]) -> list[bool]:
 
 
 def legend_below(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend for all axes, each name once, in as many columns as the names leave room for."""
+    """One legend for all axes, each name once, in as many columns as fit; the sheet grows by its height."""
     handles: dict[str, Any] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    if handles:
-        columns = int(figure.get_figwidth() / (0.55 + 0.058 * max(map(len, handles))))
-        columns = max(1, min(columns, len(handles)))
-        figure.legend([*handles.values()], [*handles], loc="outside lower center", ncols=columns)
+    if not handles:
+        return
+    room = LEGEND * figure.bbox.width
+    for columns in range(min(len(handles), MOST_COLUMNS), 0, -1):
+        legend = figure.legend([*handles.values()], [*handles], loc="outside lower center", ncols=columns)
+        if legend.get_window_extent().width <= room:
+            break
+        if columns > 1:
+            legend.remove()
+    names = legend.get_texts()
+    beside = legend.get_window_extent().width - max(name.get_window_extent().width for name in names)
+    for name in names:
+        break_text(name, room - beside)
+    grow(figure, legend.get_window_extent().height / figure.get_dpi())
 
 
-def broken(text: str, letters: int) -> str:
-    """In lines of about so many letters; what has no space in it stays whole."""
-    return textwrap.fill(text, letters, break_long_words=False, break_on_hyphens=False)
+def headline(figure: Figure, title: str) -> None:
+    """What stands above all axes; the sheet grows by its line."""
+    grow(figure, figure.suptitle(title, fontsize=9).get_window_extent().height / figure.get_dpi())
+
+
+def grow(figure: Figure, inches: float) -> None:
+    """Higher by so much, so that the axes need not give way."""
+    figure.set_figheight(figure.get_figheight() + inches)
+
+
+def letters(names: Sequence[str]) -> float:
+    """Inches for the longest of names in small letters."""
+    return 0.06 * max(map(len, names)) + 0.2
 
 
 def logarithmic(axis: Axes, which: str) -> None:
@@ -135,6 +160,3 @@ def write_figure(figure: Figure, path: Path, dpi: int) -> None:
     content = io.BytesIO()
     figure.savefig(content, format=path.suffix[1:], dpi=dpi, metadata=metadata)
     write_atomically(path, content.getvalue())
-    figure.set_layout_engine(
-        "none"
-    )  # the parts have found their places: the next format need not search again

@@ -12,7 +12,7 @@ from endocil.figures.epochs import epochs_of, last_task, measured, row_norms, ta
 from endocil.figures.lines import Curve, curve_of, draw_curve
 from endocil.figures.losses import LOSSES
 from endocil.figures.material import Drawings, Experiment, Material, NotDrawnError, alike, families
-from endocil.figures.style import broken, legend_below, logarithmic, small_multiples, whole_numbers
+from endocil.figures.style import legend_below, logarithmic, small_multiples, whole_numbers
 
 Floats = NDArray[np.float64]
 GRADIENT = "classifier_gradient"
@@ -138,20 +138,16 @@ def _between(group: Experiment) -> list[float]:
 def trace_figure(
     panels: Mapping[str, Trace], value: str, *, over: str = "epoch", log: bool = True, small: bool = False
 ) -> Figure:
-    names = {curve.label for trace in panels.values() for curve in trace.curves}
     wide, high, columns = (2.6, 2.0, 4) if small else (4.6, 2.8, 2)
-    figure, axes = small_multiples(
-        len(panels), width=wide, height=high, columns=columns, more_height=0.12 * len(names)
-    )
+    figure, axes = small_multiples(len(panels), width=wide, height=high, columns=columns)
     for axis, (name, trace) in zip(axes, panels.items(), strict=True):
         for curve in trace.curves:
             draw_curve(axis, curve)
         _mark(axis, trace.marks)
-        axis.set(title=broken(name, 28 if small else 55), xlabel=over)
+        axis.set(title=name, xlabel=over)
         if log:
             logarithmic(axis, "y")
-        if over == "task":
-            whole_numbers(axis)
+        whole_numbers(axis)
         axis.grid(axis="y")
     axes[0].set_ylabel(value)
     legend_below(figure, axes)

@@ -1,14 +1,13 @@
 """The comparison of two versions as one HTML page: opens offline, asks nothing from outside, runs no script."""
 
-import base64
-import hashlib
 from importlib import resources
 from typing import Any
 
 from endocil.audit.markup import Picture, section
+from endocil.notice import NOTICE
 from endocil.release import sections as sections
 from endocil.release import tables as tables
-from endocil.report.markup import escaped
+from endocil.report.markup import escaped, policy_hash
 
 Record = dict[str, Any]
 
@@ -32,7 +31,7 @@ def gate_page(record: Record, picture: Picture | None = None) -> str:
     )
     title = f"{record['new']['file']} in place of {record['old']['file']}?"
     style = _asset("endocil.report", "page.css") + _asset("endocil.release", "gate.css")
-    policy = f"default-src 'none'; style-src '{_digest(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
+    policy = f"default-src 'none'; style-src '{policy_hash(style)}'; img-src data:; base-uri 'none'; form-action 'none'"
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
@@ -41,17 +40,12 @@ def gate_page(record: Record, picture: Picture | None = None) -> str:
         f"<title>{escaped(title)}</title><style>{style}</style></head><body>"
         f'<a class="skip" href="#main">Skip to the rules</a><header><h1>{escaped(title)}</h1>'
         f"{sections.opening(record)}"
-        '<p class="warning">Research software, not for clinical use.</p>'
+        f'<p class="warning">{NOTICE}</p>'
         f'<nav aria-label="On this page"><ul>{links}</ul></nav></header><main id="main" tabindex="-1">'
         f"{''.join(section(*part) for part in there)}</main>"
-        "<footer><p>Written by endocil. Research software, not for clinical use.</p></footer></body></html>\n"
+        f"<footer><p>Written by endocil. {NOTICE}</p></footer></body></html>\n"
     )
 
 
 def _asset(package: str, name: str) -> str:
     return resources.files(package).joinpath("assets", name).read_text("utf-8")
-
-
-def _digest(text: str) -> str:
-    """For the page's policy: this style and no other."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")

@@ -16,6 +16,7 @@ THUMBNAIL = 64  # pixels
 QUALITY = 85  # of the JPEG pictures: 600 of them are about 2 MB of page
 MOST_PICTURES = 600  # on one page
 PER_CLASS = 5  # pictures of a class, if there is room for them
+LONG = ("Image", "Group")  # columns of names, which may be broken anywhere
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,17 +63,30 @@ def _class(name: str, images: Sequence[Exemplar], names: bool) -> str:
 
 
 def _provenance(name: str, images: Sequence[Exemplar], names: bool) -> str:
-    """Columns that say nothing are left out."""
+    """Columns that say nothing are left out, a task that all share is told once."""
+    tasks = {image.task for image in images}
     columns = {
         "Choice": [str(image.order + 1) for image in images],
-        "Image": [image.image if names else "" for image in images],
-        "Task": [image.task for image in images],
-        "Group": [image.group if names else "" for image in images],
+        "Image": [_inside(name, image.image) if names else "" for image in images],
+        "Task": [image.task if len(tasks) > 1 else "" for image in images],
+        "Group": [_inside(name, _group(image)) if names else "" for image in images],
         "Source": [image.source for image in images],
     }
     telling = {title: cells for title, cells in columns.items() if any(cells)}
     rows = [[cell or DASH for cell in row] for row in zip(*telling.values(), strict=True)]
-    return plain_table(f"Exemplars of {name}", list(telling), rows, numeric_from=len(telling))
+    caption = f"Exemplars of {name}" + (f", from task {images[0].task}" if len(tasks) == 1 else "")
+    return plain_table(caption, list(telling), rows, numeric_from=len(telling), names=LONG)
+
+
+def _group(image: Exemplar) -> str:
+    """Empty where a group is called after this very image: near duplicates are called after one of them."""
+    return "" if image.group == image.image else image.group
+
+
+def _inside(class_name: str, path: str) -> str:
+    """The path from the class's folder on, which the heading names; whole where it is in no such folder."""
+    _, found, after = f"/{path}".rpartition(f"/{class_name}/")
+    return after if found else path
 
 
 def _thumbnail(name: str, image: Exemplar, names: bool) -> str:

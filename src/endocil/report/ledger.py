@@ -6,7 +6,7 @@ once in the ledger need not be repeated.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,9 @@ from endocil.errors import EndocilError
 from endocil.files import write_atomically
 from endocil.report.grouping import digest, evaluated_part, flat, identity, label
 from endocil.report.names import data_label, portable
-from endocil.report.runs import Json, RunRecord, read_run
+from endocil.report.runs import Complete, Json, RunRecord, read_run
 
 LEDGER = Path("docs/results")
-Complete = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 # The components that an ablation exchanges, in the paper's order.
 COMPONENTS = ("memory.select", "method.loss", "method.gradients")
 

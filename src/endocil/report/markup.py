@@ -1,9 +1,11 @@
 """Pieces of HTML. Every text passes through `escaped`, so that a class called `<b>"x"` stays a name."""
 
+import base64
+import hashlib
 import html
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from endocil.report.names import DASH
 from endocil.report.tables import TITLES, Cell, Table, shown, within
@@ -15,6 +17,11 @@ def escaped(text: object) -> str:
     """Safe as text and inside quotes; bytes of file names that are no UTF-8 become question marks."""
     whole = str(text).encode("utf-8", "replace").decode("utf-8")
     return html.escape(whole)
+
+
+def policy_hash(text: str) -> str:
+    """For a page's content security policy: this script or style, and no other."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
 
 
 def subscripted(title: str) -> str:
@@ -78,14 +85,21 @@ def head_row(titles: Sequence[str], *, numeric_from: int = 1) -> str:
 
 
 def plain_table(
-    caption: str, titles: Sequence[str], rows: Iterable[Sequence[str]], *, numeric_from: int = 1
+    caption: str,
+    titles: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    numeric_from: int = 1,
+    names: Collection[str] = (),
 ) -> str:
-    """Rows of texts; the first cell of a row is its heading."""
+    """Rows of texts; the first cell of a row is its heading. `names`: titles of columns with long names."""
+    kinds = [
+        NUMERIC if j >= numeric_from else ' class="name"' if title in names else ""
+        for j, title in enumerate(titles)
+    ]
     body = "".join(
         f'<tr><th scope="row">{escaped(row[0])}</th>'
-        + "".join(
-            f"<td{NUMERIC if j >= numeric_from else ''}>{escaped(c)}</td>" for j, c in enumerate(row) if j
-        )
+        + "".join(f"<td{kind}>{escaped(cell)}</td>" for kind, cell in zip(kinds[1:], row[1:], strict=True))
         + "</tr>"
         for row in rows
     )

@@ -34,12 +34,19 @@ def data_label(settings: Mapping[str, Any]) -> str:
 
 def split_label(settings: Mapping[str, Any]) -> str:
     """The data and, where it is not split by image, how it is: "folder mine by group (near-duplicates)"."""
+    told = split_told(settings)
+    return data_label(settings) + ("" if told == "by image" else f" {told}")
+
+
+def split_told(settings: Mapping[str, Any]) -> str:
+    """How training and test images were told apart: "by image", "by group (near-duplicates)", "as given"."""
     scenario = settings.get("scenario", {})
     how, groups = scenario.get("split_by", "image"), scenario.get("groups", "given")
     if scenario.get("split"):
         how, groups = "file", last_name(scenario["split"])
-    told = "" if how == "image" else f" by {how}" if groups == "given" else f" by {how} ({last_name(groups)})"
-    return data_label(settings) + told
+    if how == "given":
+        return "as given"
+    return f"by {how}" if groups == "given" else f"by {how} ({last_name(groups)})"
 
 
 def written(value: Any, between: str = ", ") -> str:

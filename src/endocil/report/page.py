@@ -1,7 +1,5 @@
 """One self-contained HTML page about one or several runs: opens offline, asks nothing from outside."""
 
-import base64
-import hashlib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -9,13 +7,14 @@ from string import Template
 
 from endocil.errors import EndocilError
 from endocil.files import write_atomically
+from endocil.notice import NOTICE
 from endocil.report import facts, sections, task_views
 from endocil.report.averages import HEAD, Runs, mean
 from endocil.report.contest import contest, examined_or_none
 from endocil.report.curves import curves
 from endocil.report.gallery import Gallery, gallery
 from endocil.report.grouping import groups as grouped
-from endocil.report.markup import escaped
+from endocil.report.markup import escaped, policy_hash
 from endocil.report.method_section import method_section
 from endocil.report.runs import RunRecord
 from endocil.report.sentences import what_was_run
@@ -60,10 +59,11 @@ def page(
     script, style = _asset("page.js"), _asset("page.css") + SHADES
     return Template(_asset("page.html")).substitute(
         title=escaped(title),
-        script_hash=_digest(script),
-        style_hash=_digest(style),
+        script_hash=policy_hash(script),
+        style_hash=policy_hash(style),
         style=style,
         script=script,
+        notice=NOTICE,
         data=task_views.data(groups),
         summary=escaped(what_was_run(groups)),
         navigation=_navigation(groups, [name for name, _, _ in there]),
@@ -73,11 +73,6 @@ def page(
 
 def _asset(name: str) -> str:
     return resources.files("endocil.report").joinpath("assets", name).read_text("utf-8")
-
-
-def _digest(text: str) -> str:
-    """For the page's policy: this text may run or style it, no other."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
 
 
 def _refuse_unlike(records: Sequence[RunRecord]) -> None:

@@ -6,17 +6,18 @@ the paper's scale can reproduce its numbers; all others are told apart.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any
 
-from endocil.report.grouping import Group, flat, identity, label
+from endocil.report.grouping import Group, differing, flat, identity, label
 from endocil.report.grouping import groups as grouped
 from endocil.report.ledger import Entry
 from endocil.report.ledger_tables import Entries, ticks
 from endocil.report.names import split_label, written
 from endocil.report.runs import is_incremental
+from endocil.report.scale import task_sizes, unlike
 
 Json = Mapping[str, Any]
 Plain = Callable[[Json], bool]
@@ -73,6 +74,7 @@ class Place:
     ablation: tuple[Entries, ...]  # with and without the components
     unlike: tuple[str, ...]  # in what it is not the paper's; empty at the paper's scale
     data: str  # the data set's name in settings
+    apart: str = ""  # in what it differs from another place of the same data; also at the end of its name
 
     @property
     def first(self) -> Entry:
@@ -103,13 +105,7 @@ class Place:
         )
 
     def _sizes(self) -> Sequence[int]:
-        return _task_sizes([one.first for one in (*self.methods, *self.ablation)])
-
-
-def _task_sizes(entries: Sequence[Entry]) -> Sequence[int]:
-    """Of the methods that learn task by task, where there is one."""
-    sizes: list[Sequence[int]] = [entry.metrics["task_sizes"] for entry in entries]
-    return max(sizes, key=len)
+        return task_sizes([one.first for one in (*self.methods, *self.ablation)])
 
 
 def _buffer(entry: Entry) -> Any:
@@ -117,25 +113,45 @@ def _buffer(entry: Entry) -> Any:
     return entry.settings.get("memory", {}).get("per_class", 0) if entry.exemplars else None
 
 
-def places(entries: Sequence[Entry], plain: Plain, components: Plain) -> list[Place]:
-    """The ledger by place, the paper's scale first. `plain`: is a method as it comes? `components`: but for them?"""
+def places(
+    entries: Sequence[Entry], plain: Plain, components: Plain, presets: Mapping[str, Json]
+) -> list[Place]:
+    """The ledger by place, the paper's scale first. `plain`: is a method as it comes? `components`: but for them?
+    `presets`: the paper's settings by data set, complete."""
     by_key: dict[str, list[Entry]] = {}
     for entry in entries:
-        by_key.setdefault(_where(entry.settings), []).append(entry)
-    found = [_place(members, plain, components) for members in by_key.values()]
+        by_key.setdefault(json.dumps(_where(entry.settings), default=str), []).append(entry)
+    found = [_place(members, plain, components, presets) for members in by_key.values()]
     return sorted(
-        (one for one in found if one.methods or one.ablation), key=lambda one: (bool(one.unlike), one.name)
+        _told_apart([one for one in found if one.methods or one.ablation]),
+        key=lambda one: (bool(one.unlike), one.name),
     )
 
 
-def _where(settings: Json) -> str:
+def _where(settings: Json) -> dict[str, Any]:
     own = ("seed", "method.", "memory.")
-    return json.dumps(
-        {k: v for k, v in sorted(identity(settings).items()) if not k.startswith(own)}, default=str
-    )
+    return {k: v for k, v in sorted(identity(settings).items()) if not k.startswith(own)}
 
 
-def _place(members: Sequence[Entry], plain: Plain, components: Plain) -> Place:
+def _told_apart(found: Sequence[Place]) -> list[Place]:
+    """Places that would have one name, such as two splits of the same images, get what differs between them."""
+    alike: dict[str, list[Place]] = {}
+    for one in found:
+        alike.setdefault(one.name if one.unlike else one.data, []).append(one)
+    return [named for those in alike.values() for named in _named_apart(those)]
+
+
+def _named_apart(those: Sequence[Place]) -> list[Place]:
+    values = [_where(one.first.settings) for one in those]
+    keys = sorted(differing(values))
+    told = [", ".join(f"{key}={written(each.get(key))}" for key in keys) for each in values]
+    return [
+        replace(one, name=f"{one.name} ({what})", apart=f" ({what})") if what else one
+        for one, what in zip(those, told, strict=True)
+    ]
+
+
+def _place(members: Sequence[Entry], plain: Plain, components: Plain, presets: Mapping[str, Json]) -> Place:
     as_they_come = [entry for entry in members if plain(entry.settings)]
     ablated = [
         one for one in grouped([e for e in members if components(e.settings)]) if None not in ticks(one)
@@ -145,7 +161,7 @@ def _place(members: Sequence[Entry], plain: Plain, components: Plain) -> Place:
         split_label(settings),
         tuple(_by_method(as_they_come)),
         tuple(ablated),
-        tuple(_unlike(settings, members)),
+        tuple(unlike(members, paper()["data"].get(settings["data"]["name"]), presets)),
         settings["data"]["name"],
     )
 
@@ -153,25 +169,3 @@ def _place(members: Sequence[Entry], plain: Plain, components: Plain) -> Place:
 def _by_method(entries: Sequence[Entry]) -> list[Entries]:
     """One experiment for each method and buffer, under the method's name alone."""
     return [Group(label(one.first.settings), one.results) for one in grouped(entries)]
-
-
-def _unlike(settings: Json, members: Sequence[Entry]) -> list[str]:
-    facts = paper()["data"].get(settings["data"]["name"])
-    values, scale = flat(settings), paper()["scale"]
-    said = [] if facts else ["not one of the paper's data sets"]
-    said += [
-        f"{key} {written(values.get(key))} instead of {written(wanted)}"
-        for key, wanted in scale.items()
-        if values.get(key, wanted) != wanted
-    ]
-    return said + (_other_images(facts, members) if facts else [])
-
-
-def _other_images(facts: Json, members: Sequence[Entry]) -> list[str]:
-    said = []
-    sizes, tested = _task_sizes(members), members[0].metrics["test_images"][-1]
-    if list(sizes) != facts["increments"]:
-        said.append(f"tasks of {written(list(sizes))} classes instead of {written(facts['increments'])}")
-    if tested != facts["test_images"]:
-        said.append(f"{tested:,} test images instead of {facts['test_images']:,}")
-    return said

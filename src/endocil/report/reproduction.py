@@ -1,12 +1,12 @@
 """The reproduction ledger: what was run at which scale, the paper's claims, its numbers beside ours, and ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from endocil.report.claims import OPEN, claims, finding
 from endocil.report.ledger_tables import ledger_table
 from endocil.report.paper import Json, Place, paper
 from endocil.report.paper_ranks import rank_lines
-from endocil.report.paper_tables import classes_table, components_table, main_table, splits
+from endocil.report.paper_tables import Places, classes_table, components_table, main_table, splits
 from endocil.report.tables import Cell, Column, Table
 
 HOW = """\
@@ -17,14 +17,18 @@ docs/statistics.md has the formula. Runs at another scale are listed apart and c
 JUDGED = """\
 A claim *holds* when the 95 % t interval of the difference over the seeds that both sides share lies on its side, for
 every comparison it makes; it *does not hold* when one lies clearly on the other side (widened for the number of
-comparisons); otherwise it *cannot be said*. A difference above 0 is in favour of the
-claim; ± is half of its interval."""
+comparisons); otherwise it *cannot be said*. A claim about some method holds when the interval of one method does,
+widened for the number of methods it is chosen from, and does not hold when none of the paper's methods is missing and
+all are clearly on the other side. A difference above 0 is in favour of the claim; ± is half of its interval."""
 NOT_RUN = "not run"
 
 
 def reproduction(places: Sequence[Place]) -> str:
     """The whole page as Markdown."""
-    ours = {place.data: place for place in places if not place.unlike}
+    ours: dict[str, list[Place]] = {}
+    for place in places:
+        if not place.unlike:
+            ours.setdefault(place.data, []).append(place)
     parts = [
         "# The paper beside the ledger",
         f"Written by `endocil ledger paper`. The paper: {paper()['source']} {paper()['inferred']}",
@@ -41,14 +45,15 @@ def reproduction(places: Sequence[Place]) -> str:
         "## Table 2 of the paper: all methods",
         "The paper's number, then ours where it was run at the paper's scale.",
         *(
-            f"### {facts['name']}\n\n{main_table(data, ours.get(data))}"
-            for data, facts in paper()["data"].items()
+            f"### {_headed(data, place)}\n\n{main_table(data, place)}"
+            for data in paper()["data"]
+            for place in ours.get(data, [None])
         ),
         "## Table 3 of the paper: the components",
-        components_table(ours.get(paper()["ablation"]["data"])),
+        *_each("ablation", ours, components_table),
         "## Table 4 of the paper: accuracy of each class",
         f"On {paper()['data'][paper()['per_class']['data']]['name']} after the last task, without MDBR and CFG.",
-        classes_table(ours.get(paper()["per_class"]["data"])),
+        *_each("per_class", ours, classes_table),
         "## The paper's figures",
         "They show no numbers to compare. `endocil figures RUN...` draws them from run folders, not from the ledger.",
         "## Ranks over data sets",
@@ -58,7 +63,21 @@ def reproduction(places: Sequence[Place]) -> str:
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 
-def _in_short(ours: dict[str, Place], places: Sequence[Place]) -> str:
+def _headed(data: str, place: Place | None) -> str:
+    """The data set as the paper calls it, and what tells one of several places of it apart."""
+    return f"{paper()['data'][data]['name']}{place.apart if place else ''}"
+
+
+def _each(which: str, ours: Places, table: Callable[[Place | None], str]) -> list[str]:
+    """A table of the paper for every place where we have its data set."""
+    data = paper()[which]["data"]
+    there = ours.get(data, [])
+    if len(there) < 2:
+        return [table(there[0] if there else None)]
+    return [f"{_headed(data, place)}:\n\n{table(place)}" for place in there]
+
+
+def _in_short(ours: Places, places: Sequence[Place]) -> str:
     """What may be believed, first: each claim with its verdicts."""
     n = len(paper()["data"])
     scale = (
@@ -80,8 +99,8 @@ def _in_short(ours: dict[str, Place], places: Sequence[Place]) -> str:
 
 def _verdicts(claim: Json, places: Sequence[Place]) -> tuple[str, str]:
     here = [place for place in places if not place.unlike and place.data in claim["data"]]
-    told = [f"{paper()['data'][place.data]['name']}: {finding(claim, place).verdict}" for place in here]
-    absent = len(claim["data"]) - len(here)
+    told = [f"{_headed(place.data, place)}: {finding(claim, place).verdict}" for place in here]
+    absent = len(set(claim["data"]) - {place.data for place in here})
     told += [NOT_RUN if not here else f"{absent} {NOT_RUN}"] if absent else []
     others = [f"{place.name}: {finding(claim, place).verdict}" for place in _elsewhere(claim, places)]
     return "; ".join(told), "; ".join(others) or ("not asked" if not claim.get("elsewhere") else NOT_RUN)
@@ -141,10 +160,10 @@ def _run_row(place: Place) -> tuple[Cell, ...]:
 def _claim(number: int, claim: Json, places: Sequence[Place]) -> str:
     lines = [f"### {number}. {claim['says']}", "", f"In the paper: {claim['paper']}.", ""]
     for data in claim["data"]:
-        place = next((one for one in places if one.data == data and not one.unlike), None)
-        name = paper()["data"][data]["name"]
-        found = f"**{OPEN}**: {NOT_RUN}" if place is None else _found(claim, place)
-        lines.append(f"- {name}, at the paper's scale: {found}.")
+        there: list[Place | None] = [one for one in places if one.data == data and not one.unlike]
+        for place in there or [None]:
+            found = f"**{OPEN}**: {NOT_RUN}" if place is None else _found(claim, place)
+            lines.append(f"- {_headed(data, place)}, at the paper's scale: {found}.")
     lines += [
         f"- {place.name}, at another scale (no reproduction): {_found(claim, place)}."
         for place in _elsewhere(claim, places)

@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from endocil.errors import EndocilError
 from endocil.files import read_csv
 
 Json = Mapping[str, Any]
+Complete = Callable[[Json], Json]
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,16 @@ def is_incremental(metrics: Json) -> bool:
     return len(metrics["task_sizes"]) > 1
 
 
-def read_run(folder: Path) -> RunRecord:
-    """Read a finished run; another folder and an unfinished run are refused."""
+def read_run(folder: Path, *, complete: Complete | None = None) -> RunRecord:
+    """Read a finished run; another folder and an unfinished run are refused.
+
+    `complete` fills in defaults that a setting has got since the run was recorded, so that its seeds stay together."""
     folder = Path(folder)
     _refuse_other_folders(folder)
-    metrics = _finished_metrics(folder)
+    metrics, settings = _finished_metrics(folder), _read_toml(folder / "settings.toml")
     return RunRecord(
         name=folder.resolve().name,
-        settings=_read_toml(folder / "settings.toml"),
+        settings=complete(settings) if complete else settings,
         environment=_read_json(folder / "environment.json"),
         metrics=metrics,
         events=_read_events(folder / "events.jsonl"),

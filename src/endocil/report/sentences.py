@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from endocil.report.averages import HEAD, Runs
 from endocil.report.contest import Contest, contest, examined_or_none
 from endocil.report.contest_words import elsewhere, told_apart
-from endocil.report.names import data_label
+from endocil.report.names import data_label, split_told
 from endocil.report.tables import Spread, spread
 from endocil.report.wording import either, listed
 
@@ -16,12 +16,12 @@ MOST_NAMED = 4  # methods told one by one in a sentence; of more, the ends of th
 
 
 def what_was_run(groups: Sequence[Runs]) -> str:
-    """Two sentences: who learned what from how many images; memory, epochs and seeds."""
+    """Two sentences: who learned what from how many images, split how; memory, epochs and seeds."""
     first = groups[0].first
     parts = {part: sum(counts.get(part, 0) for counts in first.images.values()) for part in ("train", "test")}
     learned = f"learned the {len(first.metrics['classes'])} classes of {data_label(first.settings)}"
     images = f"{parts['train']:,} training and {parts['test']:,} test images{_pixels(groups)}"
-    return f"{_who(groups)} {learned}{_in_tasks(groups)}, with {images}. {_how(groups)}"
+    return f"{_who(groups)} {learned}{_in_tasks(groups)}, with {images}, {_split(groups)}. {_how(groups)}"
 
 
 def _who(groups: Sequence[Runs]) -> str:
@@ -33,6 +33,10 @@ def _who(groups: Sequence[Runs]) -> str:
 def _pixels(groups: Sequence[Runs]) -> str:
     sizes = either(group.first.settings["data"].get("size") for group in groups)
     return f" of {sizes} pixels" if sizes else ""
+
+
+def _split(groups: Sequence[Runs]) -> str:
+    return f"split {either(split_told(group.first.settings) for group in groups)}"
 
 
 def _in_tasks(groups: Sequence[Runs]) -> str:
@@ -133,11 +137,23 @@ def _lead(learners: Sequence[Runs], found: Contest | None) -> str:
         return f"{winner.label} and {runner_up.label} are level."
     within = f", which is within the spread over seeds (± {wider:.1f})" if gap < wider else ""
     if found is not None:
-        nearest = found.of("acc_last")[0]  # the runner-up minus the best
-        high, low = (f"{round(-end, 1) + 0.0:.1f}" for end in nearest.interval)
-        within = ", which is inside noise" if nearest.verdict == "inside noise" else ""
-        within += f" (95{PERCENT} interval of the paired difference: {low} to {high})"
+        within = _tested(found)
     return f"{winner.label} is {gap:.1f} points ahead of {runner_up.label}{within}."
+
+
+def _tested(found: Contest) -> str:
+    """Whether the lead is noise, and its interval. The verdict is corrected for all comparisons of the page and the
+    interval is not, so where the two disagree both are told with what they are."""
+    nearest = found.of("acc_last")[0]  # the runner-up minus the best
+    high, low = (f"{round(-end, 1) + 0.0:.1f}" for end in nearest.interval)
+    if nearest.verdict != "inside noise":
+        return f" (95{PERCENT} interval of the paired difference: {low} to {high})"
+    if nearest.interval[0] <= 0 <= nearest.interval[1]:
+        return f", which is inside noise (95{PERCENT} interval of the paired difference: {low} to {high})"
+    return (
+        f", which is inside noise after correction for {len(found.found)} comparisons: p = {nearest.adjusted:.2g} (95"
+        f"{PERCENT} interval of the paired difference of this pair alone: {low} to {high})"
+    )
 
 
 def _forgetting(learners: Sequence[Runs]) -> str:

@@ -20,6 +20,7 @@ MARKERS = (
     "M0-5.5L5.5 0L0 5.5L-5.5 0z",  # diamond
     "M0 5L5-4H-5z",  # triangle on its head
     "M-5-1.5h3.5v-3.5h3v3.5h3.5v3h-3.5v3.5h-3v-3.5h-3.5z",  # plus
+    "M0-5.5L1.6-1.8L5.5-1.6L2.5 1L3.4 5L0 2.8L-3.4 5L-2.5 1L-5.5-1.6L-1.6-1.8z",  # star
 )
 
 
@@ -96,7 +97,7 @@ def line_chart(
 
 def sample(style: int, markers: bool = True) -> str:
     """A short piece of a line, for the legend."""
-    mark = f'<path class="mark" transform="translate(16 7)" d="{MARKERS[style % len(MARKERS)]}"/>'
+    mark = f'<path class="mark" transform="translate(16 7)" d="{_marker(style)}"/>'
     return (
         f'<svg class="sample {_colour(style)}" viewBox="0 0 32 14" aria-hidden="true">'
         f'<path class="line" {_dash(style)}d="M1 7H31"/>{mark if markers else ""}</svg>'
@@ -105,6 +106,11 @@ def sample(style: int, markers: bool = True) -> str:
 
 def _colour(style: int) -> str:
     return f"c{style % N_COLOURS}"
+
+
+def _marker(style: int) -> str:
+    """One further on with each round of the colours: of 14 lines no two share marker and dash, or marker and colour."""
+    return MARKERS[(style + style // N_COLOURS) % len(MARKERS)]
 
 
 def _dash(style: int) -> str:
@@ -171,7 +177,7 @@ class _Frame:
     def marks(self, line: Series) -> str:
         if not line.markers:
             return ""
-        shape = MARKERS[line.style % len(MARKERS)]
+        shape = _marker(line.style)
         parts = []
         for x, y in zip(line.x, line.y, strict=True):
             if y is not None:

@@ -83,7 +83,10 @@ def router(service: Service) -> APIRouter:
             models=[one.summary() for one in service.models.all()],
             bundles=await asyncio.to_thread(lambda: list(service.models.bundles())),
             limits=messages.LimitsSaid(
-                upload_bytes=limits.upload_bytes, images=limits.images, pixels=limits.pixels
+                upload_bytes=limits.upload_bytes,
+                images=limits.images,
+                pixels=limits.pixels,
+                request_pixels=limits.request_pixels,
             ),
             runs=service.runs.folder is not None,
         )
@@ -150,7 +153,7 @@ def router(service: Service) -> APIRouter:
         nearest: Annotated[int, Query(ge=0, le=MOST_NEAREST)] = 3,
     ) -> messages.Predictions:
         asked = _asked(service, model, compare)
-        service.engine.refuse_more(1)
+        service.engine.refuse_more(1)  # before anything is uploaded in vain
         with service.memory.share() as share:
             uploads = await uploaded(request, service.limits, share)
             request.state.facts = {
@@ -162,7 +165,8 @@ def router(service: Service) -> APIRouter:
 
     @api.get("/runs", summary="Finished runs")
     async def runs() -> messages.Runs:
-        return messages.Runs(runs=await asyncio.to_thread(service.runs.summaries))
+        listed, left_out = await asyncio.to_thread(service.runs.summaries)
+        return messages.Runs(runs=listed, left_out=left_out)
 
     @api.get(
         "/runs/{id}/report",

@@ -9,10 +9,10 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 import endocil
+from endocil.notice import NOTICE
 from endocil.serve.api import router
 from endocil.serve.guard import API, Guard, refused
 from endocil.serve.logs import Log
-from endocil.serve.messages import NOTICE
 from endocil.serve.refusals import Refusal
 from endocil.serve.service import Service
 

@@ -38,12 +38,17 @@ def pixels_of(data: bytes, rules: Preprocessing, most_pixels: int) -> np.ndarray
     return (Cropped(reader) if rules.crop_frame else reader).read("", rules.size)
 
 
-def refuse_large(data: bytes, most_pixels: int) -> None:
-    """By the header alone: a small file can claim to be a picture that fills the memory."""
+def claimed(data: bytes) -> tuple[int, int]:
+    """Width and height by the header alone; (0, 0) of what is no picture: the decoder says it better."""
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as header:
-            width, height = header.size
-    except Exception:  # not a picture: the decoder says it better
-        return
+            return header.size
+    except Exception:
+        return 0, 0
+
+
+def refuse_large(data: bytes, most_pixels: int) -> None:
+    """A small file can claim to be a picture that fills the memory."""
+    width, height = claimed(data)
     if width * height > most_pixels:
         raise UnreadableImageError(f"{width} x {height} pixels; at most {most_pixels:,} are accepted")

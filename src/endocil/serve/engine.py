@@ -3,7 +3,8 @@
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -17,9 +18,17 @@ Told = TypeVar("Told")
 
 
 @dataclass(eq=False)
+class Places:
+    """Those of one request in the queue, from when it is let in until its images go through the model."""
+
+    left: int
+
+
+@dataclass(eq=False)
 class _Job(Generic[Asked, Told]):
     asked: Asked
     pixels: Tensor  # (n, size, size, 3) uint8
+    places: Places
     future: "asyncio.Future[tuple[Told, int]]"
     loop: asyncio.AbstractEventLoop
 
@@ -37,17 +46,10 @@ class Engine(Generic[Asked, Told]):
     """A bounded queue before one thread.
 
     While a forward pass runs others queue up, and the next pass takes as many of them as a batch holds. So nobody
-    waits for company, and a busy server does few large passes."""
+    waits for company, and a busy server does few large passes. What has more images than a batch goes in several."""
 
-    def __init__(
-        self,
-        predict: Callable[[Asked, Tensor], Told],
-        *,
-        queue: int,
-        batch: int,
-        passed: Callable[[int], None] = lambda n: None,
-    ) -> None:
-        self.predict, self.queue, self.batch, self.passed = predict, queue, batch, passed
+    def __init__(self, predict: Callable[[Asked, Tensor], Told], *, queue: int, batch: int) -> None:
+        self.predict, self.queue, self.batch = predict, queue, batch
         self._jobs: deque[_Job[Asked, Told]] = deque()
         self._waiting = 0  # images
         self._closing = False
@@ -56,6 +58,7 @@ class Engine(Generic[Asked, Told]):
 
     @property
     def waiting(self) -> int:
+        """Images that were let in and have not come to the model; twice where two models are asked."""
         return self._waiting
 
     def start(self) -> None:
@@ -75,26 +78,39 @@ class Engine(Generic[Asked, Told]):
         if self._waiting + n_images > self.queue:
             raise busy(f"{self._waiting} images are waiting already; try again")
 
-    async def ask(self, asked: Asked, pixels: Tensor) -> tuple[Told, int]:
-        """What was told of a pass that held these pictures, and in which of its rows they begin."""
-        loop = asyncio.get_running_loop()
-        job = _Job[Asked, Told](asked, pixels, loop.create_future(), loop)
+    @contextmanager
+    def admitted(self, n_images: int) -> Iterator[Places]:
+        """Places for so many, before they are even decoded; those that are not used are free again at the end."""
+        places = Places(n_images)
         with self._news:
-            self.refuse_more(len(pixels))
-            self._jobs.append(job)
-            self._waiting += len(pixels)
+            self.refuse_more(n_images)
+            self._waiting += n_images
+        try:
+            yield places
+        finally:
+            with self._news:
+                self._waiting -= places.left
+
+    async def ask(self, asked: Asked, pixels: Tensor, places: Places) -> list[tuple[Told, int]]:
+        """For each picture what was told of the pass that held it, and its row there."""
+        loop = asyncio.get_running_loop()
+        parts = torch.split(pixels, self.batch)
+        jobs = [_Job[Asked, Told](asked, part, places, loop.create_future(), loop) for part in parts]
+        with self._news:
+            self.refuse_more(0)
+            self._jobs.extend(jobs)
             self._news.notify()
         try:
-            return await job.future
+            told = await asyncio.gather(*(job.future for job in jobs))
         finally:
-            self._forget(job)
+            self._forget(jobs)
+        pairs = zip(told, parts, strict=True)
+        return [(one, start + row) for (one, start), part in pairs for row in range(len(part))]
 
-    def _forget(self, job: _Job[Asked, Told]) -> None:
+    def _forget(self, jobs: list[_Job[Asked, Told]]) -> None:
         """Whoever gave up is not kept waiting for."""
         with self._news:
-            if job in self._jobs:
-                self._jobs.remove(job)
-                self._waiting -= len(job.pixels)
+            self._jobs = deque(job for job in self._jobs if job not in jobs)
 
     def _work(self) -> None:
         while jobs := self._next():
@@ -108,7 +124,6 @@ class Engine(Generic[Asked, Told]):
             for job in jobs:
                 job.tell(told, start)
                 start += len(job.pixels)
-            self.passed(start)
 
     def _next(self) -> list[_Job[Asked, Told]]:
         """The first that waits, and others of the same model as far as they fit; none: the engine ends."""
@@ -122,6 +137,7 @@ class Engine(Generic[Asked, Told]):
                 if alike:
                     taken.append(job)
                     size += len(job.pixels)
+                    job.places.left -= len(job.pixels)
                 else:
                     left.append(job)
             self._jobs, self._waiting = left, self._waiting - size

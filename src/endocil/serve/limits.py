@@ -1,5 +1,6 @@
 """How much a server takes on: of one request, and of all at once."""
 
+import math
 from dataclasses import dataclass, fields
 
 from endocil.errors import EndocilError
@@ -10,23 +11,24 @@ class Limits:
     upload_megabytes: float = 32.0  # of one request, counted while it arrives
     images: int = 64  # of one request
     megapixels: float = 50.0  # of one image, by its header, before it is decoded
+    request_megapixels: float = 400.0  # of all images of one request, likewise
     upload_seconds: float = 30.0  # until a request has arrived whole
     answer_seconds: float = 60.0  # from then on until it is answered
     header_seconds: float = 10.0  # until a connection has said what it wants
-    queue: int = 256  # images that wait for the model; more are told to come again
+    connections: int = 256  # that are open at once
+    queue: int = 256  # images that are decoded or wait for a model; more are told to come again
     memory_megabytes: float = 512.0  # of all uploads that are held at once
     batch: int = 32  # images of one forward pass
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if not getattr(self, field.name) > 0:
-                raise EndocilError(
-                    f"the limit {field.name} is {getattr(self, field.name)}; expected more than 0"
-                )
-        if self.images > self.queue:
+            value = getattr(self, field.name)
+            if not (value > 0 and math.isfinite(value)):
+                raise EndocilError(f"the limit {field.name} is {value}; expected a number above 0")
+        if 2 * self.images > self.queue:
             raise EndocilError(
-                f"a request may have {self.images} images, but only {self.queue} can wait; raise --queue or "
-                f"lower --images"
+                f"a request may have {self.images} images for two models, but only {self.queue} can wait; raise "
+                f"--queue or lower --images"
             )
 
     @property
@@ -40,3 +42,7 @@ class Limits:
     @property
     def pixels(self) -> int:
         return int(self.megapixels * 1e6)
+
+    @property
+    def request_pixels(self) -> int:
+        return int(self.request_megapixels * 1e6)

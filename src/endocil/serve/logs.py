@@ -5,10 +5,15 @@ No image, no name of a file, no query, no token gets here: a log is kept longer 
 
 import json
 import logging
+import os
 import sys
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TextIO
+
+OWN_WORDS = "uvicorn.error"  # the HTTP server's: none of its messages repeats what was sent
 
 
 class Log:
@@ -17,7 +22,9 @@ class Log:
 
     def __call__(self, event: str, **facts: object) -> None:
         record = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **facts}
-        print(json.dumps(record), file=self.stream or sys.stderr, flush=True)
+        stream = self.stream or sys.stderr
+        stream.write(json.dumps(record) + "\n")  # at once: several threads write
+        stream.flush()
 
     def error(self, error: BaseException) -> None:
         """Where it happened and what kind it is; its message could hold what was sent."""
@@ -30,7 +37,7 @@ class Log:
 
 
 class ServerRecords(logging.Handler):
-    """What the HTTP server itself has to say, in the same form."""
+    """What the HTTP server and other packages have to say, in the same form; of the others only that they did."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
@@ -39,5 +46,25 @@ class ServerRecords(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if record.exc_info and record.exc_info[1]:
             self.log.error(record.exc_info[1])
-        else:
-            self.log("server", level=record.levelname.lower(), message=record.getMessage())
+            return
+        facts = {"message": record.getMessage()} if record.name == OWN_WORDS else {}
+        self.log("server", level=record.levelname.lower(), source=record.name, **facts)
+
+
+@contextmanager
+def alone_on_standard_error(log: Log) -> Iterator[None]:
+    """Meanwhile nothing else gets there: libraries in C write what they find in images, Python its warnings."""
+    root, before = logging.getLogger(), log.stream
+    handlers = root.handlers
+    sys.stderr.flush()
+    with open(os.dup(2), "w", encoding="utf-8") as kept, open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+        log.stream, root.handlers = before or kept, [ServerRecords(log)]
+        logging.captureWarnings(True)
+        try:
+            yield
+        finally:
+            logging.captureWarnings(False)
+            log.stream, root.handlers = before, handlers
+            sys.stderr.flush()
+            os.dup2(kept.fileno(), 2)

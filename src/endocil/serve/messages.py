@@ -2,13 +2,27 @@
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-NOTICE = "Research software, not for clinical use."
+from endocil.notice import NOTICE
+
+
+def shown(thing: Any) -> Any:
+    """Names of files may hold bytes that are no text, which JSON cannot carry; each is told by its number."""
+    if isinstance(thing, str):
+        return thing if thing.isascii() else thing.encode("utf-8", "backslashreplace").decode()
+    if isinstance(thing, dict):
+        return {shown(key): shown(value) for key, value in thing.items()}
+    return [shown(one) for one in thing] if isinstance(thing, list) else thing
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _only_text(cls, told: Any) -> Any:
+        return shown(told)
 
 
 class Answer(_Part):
@@ -45,7 +59,8 @@ class LimitsSaid(_Part):
 
     upload_bytes: int
     images: int
-    pixels: int
+    pixels: int = Field(description="Of one image.")
+    request_pixels: int = Field(description="Of all its images together.")
 
 
 class Models(Answer):
@@ -95,7 +110,7 @@ class Said(_Part):
         description="By the distance to the class means; null where the model has none."
     )
     unlike: bool | None = Field(
-        description="Unlike anything learned; null where the bundle is not calibrated."
+        description="Unlike anything learned; null where the bundle has no threshold for it."
     )
     unlike_score: float
     nearest: list[Near]
@@ -135,3 +150,4 @@ class RunSummary(_Part):
 
 class Runs(Answer):
     runs: list[RunSummary]
+    left_out: int = Field(description="Runs that are not listed: more were found than one answer names.")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 
-from endocil.serve.messages import NOTICE
+from endocil.notice import NOTICE
 
 EDGES = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds
 
@@ -54,7 +54,9 @@ class Metrics:
                 *_counter("swaps_total", "Models exchanged.", _labelled("outcome", self.swaps)),
                 *_counter("passes_total", "Forward passes.", {"": self.passes}),
                 *_counter("passed_images_total", "Images in forward passes.", {"": self.passed}),
-                *_of("gauge", "waiting_images", "Images that wait for the model.", {"": waiting}),
+                *_of(
+                    "gauge", "waiting_images", "Images that are decoded or wait for a model.", {"": waiting}
+                ),
                 *_of("gauge", "held_bytes", "Bytes of uploads in memory.", {"": held}),
                 *self._histogram(),
             ]

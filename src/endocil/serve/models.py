@@ -1,7 +1,7 @@
 """The models that answer. Another bundle takes the place of one only when it has answered a question itself."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from endocil.bundle.inputs import Inputs
 from endocil.bundle.model import Bundle
 from endocil.bundle.predicting import Predicted
 from endocil.errors import EndocilError
-from endocil.serve.messages import Card, ModelSummary
+from endocil.serve.messages import Card, ModelSummary, shown
 from endocil.serve.refusals import Refusal, unknown
 
 MOST_NEAREST = 8
@@ -73,11 +73,15 @@ class Loaded:
         )
 
 
-def ask(loaded: Loaded, pixels: Tensor) -> Predicted:
-    """One forward pass."""
+def ask(loaded: Loaded, pixels: Tensor, passed: Callable[[int], None] = lambda n: None) -> Predicted:
+    """A forward pass, or several where the pictures are so large that one would fill the memory; `passed` counts."""
     ids = tuple(str(row) for row in range(len(pixels)))
-    inputs = Inputs(ids, ids, _InMemory(pixels))
-    return loaded.bundle.predict(inputs, reasons=MOST_NEAREST, batch=len(pixels))
+    return loaded.bundle.predict(
+        Inputs(ids, ids, _InMemory(pixels)),
+        reasons=MOST_NEAREST,
+        batch=len(pixels),
+        watch=lambda names, *_: passed(len(names)),
+    )
 
 
 def load(id: str, path: Path, *, trust: bool = False) -> Loaded:
@@ -118,20 +122,25 @@ class Served:
         return next(iter(self._models.values()))
 
     def bundles(self) -> dict[str, Path]:
-        """Files in the folder itself; a link could lead out of it and is none."""
-        if self.folder is None:
+        """Files in the folder itself; a link could lead out of it and is none, nor is a name that is no text.
+
+        A folder that has gone, or may not be read any more, has none."""
+        try:
+            found = sorted(self.folder.iterdir()) if self.folder else []
+            return {path.name: path for path in found if _is_bundle(path)}
+        except OSError:
             return {}
-        found = [path for path in self.folder.iterdir() if path.suffix == SUFFIX]
-        return {path.name: path for path in sorted(found) if path.is_file() and not path.is_symlink()}
 
     async def swap(self, id: str, name: str) -> tuple[Loaded, Loaded]:
         """(before, now). Requests that are under way end with the model they began with."""
-        before, path = self.get(id), self.bundles().get(name)
+        self.get(id)
+        path = (await asyncio.to_thread(self.bundles)).get(name)
         if path is None:
             raise unknown("bundle")
         if self._swapping.locked():
             raise Refusal(409, "swapping", "another bundle is being loaded; try again", {"Retry-After": "5"})
         async with self._swapping:
+            before = self.get(id)
             try:
                 now = await asyncio.to_thread(self._loading, id, path, trust=self.trust)
             except EndocilError as error:
@@ -139,3 +148,8 @@ class Served:
                 raise Refusal(422, "refused-bundle", f"{said}; {before.file} goes on") from error
             self._models[id] = now
         return before, now
+
+
+def _is_bundle(path: Path) -> bool:
+    named = path.suffix == SUFFIX and shown(path.name) == path.name
+    return named and path.is_file() and not path.is_symlink()

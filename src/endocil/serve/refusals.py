@@ -29,5 +29,9 @@ def no_answer(message: str) -> Refusal:
     return Refusal(503, "no-answer", message, {"Retry-After": "5"})
 
 
+def full(message: str) -> Refusal:
+    return Refusal(503, "full", message, {"Retry-After": "5"})
+
+
 def unknown(thing: str) -> Refusal:
     return Refusal(404, "unknown", f"there is no such {thing}")

@@ -5,16 +5,20 @@ import json
 import re
 import tomllib
 from dataclasses import dataclass
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from endocil.errors import EndocilError
 from endocil.opening import read_whole
+from endocil.report.markup import policy_hash
 from endocil.serve.messages import RunSummary
 from endocil.serve.refusals import unknown
 
 MOST = 1000
-_HASH = re.compile(rb"(?:script|style)-src '(sha256-[A-Za-z0-9+/]{43}=)'")
+_HEAD = 4096  # bytes of a page that name its script and style
+_NAMED = re.compile(rb"(script|style)-src '(sha256-[A-Za-z0-9+/]{43}=)'")
 
 
 @dataclass(frozen=True)
@@ -34,46 +38,43 @@ class Runs:
             for depth in ("metrics.json", "*/metrics.json", "*/*/metrics.json")
             for file in sorted(self.folder.glob(depth))
         ]
-        inside = [file.parent for file in files if self._is_inside(file)][:MOST]
+        inside = [file.parent for file in files if self._is_inside(file)]
         return {_id_of(run.relative_to(self.folder)): run for run in inside}
 
-    def summaries(self) -> list[RunSummary]:
-        told = [self._summary(id, run) for id, run in self.found().items()]
-        return [one for one in told if one is not None]
+    def summaries(self) -> tuple[list[RunSummary], int]:
+        """As many runs as one answer names, and how many more were found."""
+        found = self.found()
+        told = [self._summary(id, run) for id, run in list(found.items())[:MOST]]
+        return [one for one in told if one is not None], max(0, len(found) - MOST)
 
     def report(self, id: str) -> tuple[bytes, str]:
-        """The page of a run, and the policy that lets it run its own script and nothing else.
-
-        A page is shown as if it were of no site at all: it reaches neither this server nor any other."""
+        """The page of a run, and the policy that it is shown under."""
         run = self.found().get(id)
-        file = run / "report.html" if run else None
-        if file is None or not file.is_file() or not self._is_inside(file):
+        if run is None or not self._is_inside(run / "report.html"):
             raise unknown("report")
         try:
-            page = read_whole(file)
+            page = read_whole(run / "report.html")
         except OSError as error:
             raise unknown("report") from error
-        own = dict.fromkeys(found.decode() for found in _HASH.findall(page[:4096]))
-        allowed = " ".join(f"'{one}'" for one in own) or "'none'"
-        policy = (
-            f"sandbox allow-scripts; default-src 'none'; script-src {allowed}; style-src {allowed}; "
-            f"img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-        )
-        return page, policy
+        return page, policy_of(page)
 
     def _is_inside(self, file: Path) -> bool:
         """A link could lead anywhere."""
         assert self.folder is not None
-        return file.resolve().is_relative_to(self.folder.resolve())
+        try:
+            return file.resolve().is_relative_to(self.folder.resolve()) and file.is_file()
+        except (OSError, RuntimeError):  # not to be looked into, or a link to itself
+            return False
 
     def _summary(self, id: str, run: Path) -> RunSummary | None:
         """None for a folder that is no run of this version."""
         assert self.folder is not None
+        if not self._is_inside(run / "settings.toml"):
+            return None
         try:
             metrics: dict[str, Any] = json.loads(read_whole(run / "metrics.json"))
             settings = tomllib.loads(read_whole(run / "settings.toml").decode())
             name = run.relative_to(self.folder)
-            report = run / "report.html"
             return RunSummary(
                 id=id,
                 name=(self.folder.resolve().name if name == Path() else name.as_posix()),
@@ -81,10 +82,33 @@ class Runs:
                 classes=len(metrics["classes"]),
                 tasks=len(metrics["task_sizes"]),
                 accuracy=metrics["softmax"]["acc_last"],
-                report=f"/api/v1/runs/{id}/report" if report.is_file() and self._is_inside(report) else None,
+                report=f"/api/v1/runs/{id}/report" if self._is_inside(run / "report.html") else None,
             )
         except (OSError, ValueError, LookupError, TypeError, AttributeError):
             return None
+
+
+def policy_of(page: bytes) -> str:
+    """As if the page were of no site at all, with nothing loaded from anywhere.
+
+    A script runs only where it is this version's own, byte for byte: a page may name any other, but nobody here has
+    read that one. Styles may be the page's own, as they reach nothing."""
+    named = _NAMED.findall(page[:_HEAD])
+    styles = " ".join(f"'{one.decode()}'" for kind, one in named if kind == b"style")
+    scripted = (b"script", script_hash().encode()) in named
+    none = "'none'"
+    script = f"'{script_hash()}'" if scripted else none
+    return (
+        f"sandbox{' allow-scripts' if scripted else ''}; default-src 'none'; script-src {script}; "
+        f"style-src {styles or none}; img-src data:; base-uri 'none'; form-action 'none'; "
+        f"frame-ancestors 'none'"
+    )
+
+
+@cache
+def script_hash() -> str:
+    """Of the script that this version writes into reports."""
+    return policy_hash(resources.files("endocil.report").joinpath("assets", "page.js").read_text("utf-8"))
 
 
 def _id_of(name: Path) -> str:

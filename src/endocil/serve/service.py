@@ -2,10 +2,11 @@
 
 import asyncio
 import io
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,18 +16,21 @@ from endocil.bundle.manifest import Preprocessing
 from endocil.bundle.predicting import Predicted
 from endocil.images.table import UnreadableImageError
 from endocil.serve import messages
-from endocil.serve.decoding import pixels_of
-from endocil.serve.engine import Engine
+from endocil.serve.decoding import claimed, pixels_of
+from endocil.serve.engine import Engine, Places
 from endocil.serve.limits import Limits
 from endocil.serve.metrics import Metrics
 from endocil.serve.models import Loaded, Served, ask
-from endocil.serve.refusals import no_answer, unknown
+from endocil.serve.refusals import no_answer, too_large, unknown
 from endocil.serve.runs import Runs
+from endocil.serve.turns import Turns
 from endocil.serve.uploads import Memory
 
 DECODERS = 2  # at a time, so that a few large images cannot fill the memory
 
 Decoded = np.ndarray | messages.Problem
+Answers = list[messages.Said | messages.Problem]  # of one model, image by image
+Made = TypeVar("Made")
 
 
 @dataclass
@@ -39,26 +43,28 @@ class Service:
     def __post_init__(self) -> None:
         self.memory = Memory(self.limits.memory_bytes)
         self.engine: Engine[Loaded, Predicted] = Engine(
-            ask, queue=self.limits.queue, batch=self.limits.batch, passed=self.metrics.passed_through
+            partial(ask, passed=self.metrics.passed_through), queue=self.limits.queue, batch=self.limits.batch
         )
-        self._decoders = ThreadPoolExecutor(DECODERS, "decode")
+        self._decoders = Turns(DECODERS)
 
     def start(self) -> None:
         self.engine.start()
 
     def close(self) -> None:
         self.engine.close()
-        self._decoders.shutdown()
+        self._decoders.close()
 
     async def predict(
         self, uploads: Sequence[bytes], asked: Sequence[Loaded], top: int, nearest: int
     ) -> list[messages.Image]:
         """Every model on every image. A model that is exchanged meanwhile still ends what it began."""
-        try:
-            async with asyncio.timeout(self.limits.answer_seconds):
-                told = await self._told(uploads, asked, top, nearest)
-        except TimeoutError:
-            raise no_answer(f"no answer within {self.limits.answer_seconds:g} seconds; try again") from None
+        with self.engine.admitted(len(uploads) * len(asked)) as places:
+            try:
+                async with asyncio.timeout(self.limits.answer_seconds):
+                    told = await self._told(uploads, asked, places, top, nearest)
+            except TimeoutError:
+                seconds = f"{self.limits.answer_seconds:g} seconds"
+                raise no_answer(f"no answer within {seconds}; try again") from None
         images = []
         for index, answers in enumerate(zip(*told, strict=True)):
             problem = next((one for one in answers if isinstance(one, messages.Problem)), None)
@@ -70,36 +76,43 @@ class Service:
         return images
 
     async def _told(
-        self, uploads: Sequence[bytes], asked: Sequence[Loaded], top: int, nearest: int
-    ) -> list[list[messages.Said | messages.Problem]]:
-        """By model and image; models that see images alike share what is decoded."""
+        self, uploads: Sequence[bytes], asked: Sequence[Loaded], places: Places, top: int, nearest: int
+    ) -> list[Answers]:
+        """By model; models that see images alike share what is decoded."""
+        await self._refuse_many_pixels(uploads)
         decoded: dict[Preprocessing, list[Decoded]] = {}
         for rules in (one.bundle.manifest.preprocessing for one in asked):
             if rules not in decoded:
-                decoded[rules] = await asyncio.gather(*(self._decode(data, rules) for data in uploads))
-        asking = (self._ask(one, decoded[one.bundle.manifest.preprocessing], top, nearest) for one in asked)
-        return await asyncio.gather(*asking)
+                decoded[rules] = await self._decoders.each(partial(self._decode, rules), uploads)
+        return await _together(
+            self._ask(one, decoded[one.bundle.manifest.preprocessing], places, top, nearest) for one in asked
+        )
+
+    async def _refuse_many_pixels(self, uploads: Sequence[bytes]) -> None:
+        """By the headers, before anything is decoded; images that are too large by themselves never are."""
+        sizes = [width * height for width, height in await self._decoders.each(claimed, uploads)]
+        total = sum(size for size in sizes if size <= self.limits.pixels)
+        if total > self.limits.request_pixels:
+            raise too_large(
+                f"{total:,} pixels in all; at most {self.limits.request_pixels:,} at a time are accepted: send fewer "
+                f"images"
+            )
 
     async def _ask(
-        self, loaded: Loaded, decoded: Sequence[Decoded], top: int, nearest: int
-    ) -> list[messages.Said | messages.Problem]:
+        self, loaded: Loaded, decoded: Sequence[Decoded], places: Places, top: int, nearest: int
+    ) -> Answers:
         good = [pixels for pixels in decoded if not isinstance(pixels, messages.Problem)]
         if not good:
             return [one for one in decoded if isinstance(one, messages.Problem)]
-        predicted, row = await self.engine.ask(loaded, torch.from_numpy(np.stack(good)))
-        answers: list[messages.Said | messages.Problem] = []
-        for one in decoded:
-            if isinstance(one, messages.Problem):
-                answers.append(one)
-            else:
-                answers.append(said(loaded, predicted, row, top, nearest))
-                row += 1
-        return answers
+        rows = iter(await self.engine.ask(loaded, torch.from_numpy(np.stack(good)), places))
+        return [
+            one if isinstance(one, messages.Problem) else said(loaded, *next(rows), top, nearest)
+            for one in decoded
+        ]
 
-    async def _decode(self, data: bytes, rules: Preprocessing) -> Decoded:
-        loop = asyncio.get_running_loop()
+    def _decode(self, rules: Preprocessing, data: bytes) -> Decoded:
         try:
-            return await loop.run_in_executor(self._decoders, pixels_of, data, rules, self.limits.pixels)
+            return pixels_of(data, rules, self.limits.pixels)
         except UnreadableImageError as error:
             return messages.Problem(code="unreadable", message=str(error))
 
@@ -111,6 +124,16 @@ class Service:
         file = io.BytesIO()
         Pictures.fromarray(pictures.pixels[row].numpy()).save(file, "PNG")
         return file.getvalue()
+
+
+async def _together(asking: Iterable[Coroutine[Any, Any, Made]]) -> list[Made]:
+    """All of them; where one fails the others are not left at work for nobody."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one) for one in asking]
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 def said(loaded: Loaded, predicted: Predicted, row: int, top: int, nearest: int) -> messages.Said:

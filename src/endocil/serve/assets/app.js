@@ -6,6 +6,8 @@ import * as models from "/assets/models.js";
 import * as runs from "/assets/runs.js";
 
 const VIEWS = ["images", "models", "runs"];
+const ENDED = "The sign-in has ended. Give the token again.";
+const NOT_KEPT = "The token is right, but the browser has not kept the sign-in. Allow cookies for this address, then sign in again.";
 let told = null;
 
 const wanted = () => { const name = location.hash.slice(1); return VIEWS.includes(name) ? name : "images"; };
@@ -29,9 +31,12 @@ function failed(error) {
   if (error.status === 401) {
     only("login");
     byId("token").focus();
+    if (told) alertWith(ENDED);
+    told = null;
   } else alertWith(error.message, go);
 }
 
+// Whether the page could begin.
 async function go() {
   alertWith("");
   try {
@@ -42,6 +47,7 @@ async function go() {
     if (error.status !== 401) only(wanted());
     failed(error);
   }
+  return told !== null;
 }
 
 byId("login-form").addEventListener("submit", async (event) => {
@@ -50,13 +56,19 @@ byId("login-form").addEventListener("submit", async (event) => {
   try {
     await signIn(byId("token").value);
     byId("token").value = "";
-    await go();
+    if (await go()) images.resume();
+    else if (!byId("login").hidden) alertWith(NOT_KEPT);
   } catch (error) {
     alertWith(error.status === 401 ? "This is not the token of this server." : error.message);
   }
 });
 
 document.addEventListener("signed-out", () => failed({ status: 401 }));
+document.addEventListener("models-changed", () => reload().catch(failed));
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault(); // the part behind # is the name of a view
+  byId("main").focus();
+});
 window.addEventListener("hashchange", go);
 startTheme();
 images.start();

@@ -10,11 +10,11 @@ function cell(value) {
 }
 
 function lines(item, nameOf, notice) {
-  if (item.problem) return [[item.file.name, ...Array(11).fill(""), item.problem, notice]];
+  if (item.problem) return [[item.name, ...Array(11).fill(""), item.problem, notice]];
   return (item.answers || []).map((said) => {
     const best = [0, 1, 2].flatMap((i) => (said.top[i] ? [said.top[i].name, said.top[i].probability] : ["", ""]));
     const end = [said.calibrated, said.unlike, said.unlike_score, "", notice];
-    return [item.file.name, nameOf(said), said.digest, ...best, ...end];
+    return [item.name, nameOf(said), said.digest, ...best, ...end];
   });
 }
 

@@ -1,5 +1,6 @@
 // The API's own description, for people.
 import { ask } from "/assets/api.js";
+import { example, known } from "/assets/examples.js";
 import { alertWith, byId, make, startTheme } from "/assets/dom.js";
 
 const resolved = (schema, whole) => {
@@ -22,27 +23,19 @@ function table(heads, rows) {
 
 const code = (text) => make("code", {}, text);
 
-function example(verb, path, operation) {
-  const flags = [verb === "get" ? "" : `-X ${verb.toUpperCase()} `];
-  const body = operation.requestBody ? Object.keys(operation.requestBody.content)[0] : "";
-  if (body === "multipart/form-data") flags.push("-F images=@image.jpg ");
-  if (body === "application/json") flags.push("-H 'Content-Type: application/json' -d '{\"bundle\": \"model.endocil\"}' ");
-  return `curl ${flags.join("")}${location.origin}${path.replace("{id}", "model-1")}`;
-}
-
 function fields(schema, whole) {
   const properties = Object.entries(resolved(schema, whole).properties || {});
   return properties.map(([name, value]) => [code(name), kind(value), value.description || ""]);
 }
 
-function operation(verb, path, said, whole) {
+function operation(verb, path, said, whole, things) {
   const parameters = (said.parameters || []).map((one) => [code(one.name), one.in, kind(one.schema), one.required ? "yes" : "no"]);
   const answer = said.responses["200"] && said.responses["200"].content && said.responses["200"].content["application/json"];
   const refusals = Object.entries(said.responses).filter(([status]) => status !== "200").map(([status, one]) => [status, one.description]);
   return make("article", { className: "card" },
     make("h2", {}, make("span", { className: "verb" }, verb.toUpperCase()), " ", code(path)),
     make("p", {}, `${said.summary}.`), said.description ? make("p", { className: "faint" }, said.description) : null,
-    make("pre", { tabIndex: 0 }, example(verb, path, said)),
+    make("pre", { tabIndex: 0 }, example(verb, path, said, things)),
     parameters.length ? make("h3", {}, "Parameters") : null,
     parameters.length ? table(["name", "in", "kind", "required"], parameters) : null,
     answer ? make("h3", {}, "Answer") : null,
@@ -51,8 +44,10 @@ function operation(verb, path, said, whole) {
 }
 
 startTheme();
-ask("/openapi.json").then((whole) => {
-  const found = Object.entries(whole.paths).flatMap(([path, verbs]) => Object.entries(verbs).map(([verb, said]) => operation(verb, path, said, whole)));
+Promise.all([ask("/openapi.json"), known()]).then(([whole, things]) => {
+  byId("runs-link").hidden = !things.runs;
+  byId("token-hint").hidden = !things.token;
+  const found = Object.entries(whole.paths).flatMap(([path, verbs]) => Object.entries(verbs).map(([verb, said]) => operation(verb, path, said, whole, things)));
   const parts = Object.entries(whole.components.schemas).filter(([name, schema]) => schema.properties && !name.includes("Validation"));
   const described = parts.map(([name, schema]) => make("article", { className: "card" }, make("h2", {}, code(name)),
     schema.description ? make("p", { className: "faint" }, schema.description) : null,

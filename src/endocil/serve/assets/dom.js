@@ -14,6 +14,12 @@ export function make(tag, properties, ...children) {
 export const percent = (share) => `${(100 * share).toFixed(1)} %`;
 export const plural = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many || one + "s"}`;
 
+// The server's messages begin small, as lines of a terminal do; a name of a file stays as it is.
+export function sentence(text) {
+  const begun = /^[a-z]+ /.test(text) ? text[0].toUpperCase() + text.slice(1) : text;
+  return /[.?!]$/.test(begun) ? begun : `${begun}.`;
+}
+
 export function alertWith(message, again) {
   const place = byId("alert");
   if (!message) return place.replaceChildren();

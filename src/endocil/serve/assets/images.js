@@ -1,31 +1,40 @@
 // Images come in by dropping, pasting and choosing, go to the server in groups, and come back as results.
 import { predict } from "/assets/api.js";
 import { csv, save } from "/assets/csv.js";
-import { alertWith, byId, make, plural } from "/assets/dom.js";
+import { alertWith, byId, make, plural, sentence } from "/assets/dom.js";
+import { listen, read } from "/assets/files.js";
 import { drawn } from "/assets/results.js";
+import { tellOf } from "/assets/status.js";
 
 const GROUP = 8; // images of one request: results appear as they come
 const AT_ONCE = 2; // requests
 const ROOM = 10000; // bytes of the form around images
+const MOST = 1000; // images on the page
+const UNREADABLE = "Cannot be read: it has changed since it was chosen, or is no file. Choose it again.";
 let state = { models: [], limits: null, notice: "" };
 let items = [];
+let note = ""; // why all was asked again
 let running = null; // what is under way can be given up
 
 const chosen = () => ({ model: byId("model").value, compare: byId("compare").value });
-const nameOf = (said) => {
-  const model = state.models.find((one) => one.id === said.model);
-  return model ? `${model.name} (${said.digest.slice(0, 8)})` : said.model;
-};
+const names = new Map(); // by digest: an answer keeps the name of the bundle that gave it
+const nameOf = (said) => `${names.get(said.digest) || said.model} (${said.digest.slice(0, 8)})`;
+const tell = (busy) => tellOf(items, note, busy);
+const serving = (id) => (state.models.find((one) => one.id === id) || {}).digest;
+const digests = () => Object.values(chosen()).filter(Boolean).map(serving).join();
 
 export function show(told) {
   const before = chosen();
+  const answering = digests();
   state = told;
+  told.models.forEach((one) => names.set(one.digest, one.name));
   const options = told.models.map((one) => [one.id, `${one.name} (${one.digest.slice(0, 8)})`]);
   fill("model", options, before.model);
   fill("compare", [["", "none"], ...options], before.compare);
   byId("compare-label").hidden = told.models.length < 2;
   const size = `${Math.round(told.limits.upload_bytes / 1e6)} MB`;
   byId("allowed").textContent = `BMP, JPEG, PNG, TIFF or WebP, up to ${size} each. Nothing is kept.`;
+  if (answering !== digests()) renew();
 }
 
 function fill(id, options, before) {
@@ -33,11 +42,14 @@ function fill(id, options, before) {
   if (options.some(([value]) => value === before)) byId(id).value = before;
 }
 
-function add(files) {
-  const found = Array.from(files);
-  if (!found.length) return;
-  alertWith("");
-  const added = found.map((file) => ({ file, address: URL.createObjectURL(file), answers: null, problem: refusal(file) }));
+function add({ given, folders = 0, unread = 0, more = false }) {
+  if (!given.length && !folders) return;
+  const taken = given.slice(0, MOST - items.length);
+  alertWith([more || taken.length < given.length ? `The page takes ${plural(MOST, "image")} at a time; others were left out.` : "",
+    unread ? `${plural(unread, "file or folder", "files or folders")} inside cannot be read.` : "",
+    given.length || unread || more ? "" : "There are no images in the folder."].filter(Boolean).join(" "));
+  const added = taken.map((one) => ({ ...one, address: URL.createObjectURL(one.file), answers: null, problem: refusal(one.file) }));
+  note = "";
   stop(false);
   items = [...items, ...added];
   added.forEach((item) => {
@@ -59,21 +71,6 @@ function redraw(item) {
   item.element = fresh;
 }
 
-function tell(busy) {
-  const done = items.filter((item) => item.answers || item.problem).length;
-  const unlike = items.filter((item) => (item.answers || []).some((said) => said.unlike)).length;
-  const problems = items.filter((item) => item.problem).length;
-  byId("bar").hidden = !items.length;
-  byId("images").classList.toggle("has-results", items.length > 0);
-  byId("save").disabled = done === 0;
-  byId("progress").hidden = done === items.length;
-  byId("progress").value = items.length ? done / items.length : 0;
-  const facts = [`${plural(done - problems, "image")} answered`, unlike ? `${unlike} unlike anything learned` : "",
-    problems ? plural(problems, "problem") : ""].filter(Boolean).join(", ");
-  const way = done < items.length ? `${done} of ${plural(items.length, "image")}` : facts;
-  byId("status").textContent = busy ? `${way}. The server is busy; trying again …` : way;
-}
-
 // The next images that one request may bring.
 function taken() {
   const group = [];
@@ -92,14 +89,22 @@ function taken() {
 async function worker(mine) {
   const { model, compare } = chosen();
   for (let group = taken(); group.length; group = taken()) {
-    const said = await predict(group.map((item) => item.file), model, compare, mine.signal, () => tell(true));
+    const bytes = await Promise.all(group.map((item) => read(item.file)));
+    const readable = group.filter((item, i) => bytes[i]);
+    const said = readable.length
+      ? await predict(bytes.filter(Boolean), model, compare, mine.signal, () => tell(true)) : [];
     if (mine.signal.aborted) return; // given up at the last moment: others ask about these images now
-    said.images.forEach((image, i) => {
-      group[i].answers = image.problem ? null : image.answers;
-      group[i].problem = image.problem ? image.problem.message : null;
-      redraw(group[i]);
+    said.forEach((image, i) => {
+      readable[i].answers = image.problem ? null : image.answers;
+      readable[i].problem = image.problem ? sentence(image.problem.message) : null;
+    });
+    group.forEach((item, i) => {
+      if (!bytes[i]) item.problem = UNREADABLE;
+      redraw(item);
     });
     tell(false);
+    const answers = said.flatMap((image) => image.answers);
+    if (answers.some((one) => one.digest !== serving(one.model))) document.dispatchEvent(new Event("models-changed"));
   }
 }
 
@@ -110,6 +115,7 @@ function work() {
     if (mine.signal.aborted) return;
     begin();
     stop(true);
+    tell(false);
     if (error.status === 401) document.dispatchEvent(new Event("signed-out"));
     else alertWith(error.message, again);
   };
@@ -128,7 +134,7 @@ function begin() {
 }
 
 function stop(stopped) {
-  items.filter((item) => !item.answers && !item.problem).forEach((item) => {
+  items.filter((item) => !item.answers && !item.problem && Boolean(item.stopped) !== stopped).forEach((item) => {
     item.stopped = stopped;
     redraw(item);
   });
@@ -136,6 +142,10 @@ function stop(stopped) {
 
 function again() {
   alertWith("");
+  resume();
+}
+
+export function resume() {
   stop(false);
   work();
 }
@@ -144,6 +154,7 @@ function again() {
 function askAgain() {
   begin();
   alertWith("");
+  note = "";
   items.forEach((item) => {
     item.answers = null;
     item.problem = refusal(item.file);
@@ -153,9 +164,23 @@ function askAgain() {
   if (items.length) work();
 }
 
+// Another bundle has taken the place of a chosen model: what the one before it said is asked anew.
+function renew() {
+  begin();
+  const old = items.filter((item) => item.answers && item.answers.map((said) => said.digest).join() !== digests());
+  old.forEach((item) => { item.answers = null; });
+  note = old.length ? "All were asked again: another bundle answers now" : "";
+  items.forEach((item) => {
+    item.stopped = false;
+    redraw(item);
+  });
+  if (items.length) work();
+}
+
 function clear() {
   items.forEach((item) => URL.revokeObjectURL(item.address));
   items = [];
+  note = "";
   begin();
   byId("results").replaceChildren();
   alertWith("");
@@ -164,21 +189,11 @@ function clear() {
 }
 
 export function start() {
-  const drop = byId("drop");
   begin();
-  byId("choose").addEventListener("click", () => byId("files").click());
-  byId("files").addEventListener("change", (event) => { add(event.target.files); event.target.value = ""; });
+  const room = () => (!byId("images").hidden && state.limits ? MOST - items.length : null);
+  listen(room, add);
   byId("clear").addEventListener("click", clear);
   byId("save").addEventListener("click", () => save(csv(items, nameOf, state.notice), "endocil-predictions.csv"));
   byId("model").addEventListener("change", askAgain);
   byId("compare").addEventListener("change", askAgain);
-  const here = () => !byId("images").hidden && state.limits;
-  document.addEventListener("dragover", (event) => { event.preventDefault(); drop.classList.toggle("over", Boolean(here())); });
-  document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) drop.classList.remove("over"); });
-  document.addEventListener("drop", (event) => {
-    event.preventDefault();
-    drop.classList.remove("over");
-    if (here()) add(event.dataTransfer.files);
-  });
-  document.addEventListener("paste", (event) => { if (here()) add(event.clipboardData.files); });
 }

@@ -14,7 +14,9 @@ function facts(card) {
     ["Input", `${card.preprocessing.size} x ${card.preprocessing.size} pixels`],
     ["Calibration", calibration
       ? `on ${plural(calibration.images, "held-out image")}; error ${(100 * calibration.error).toFixed(1)} %, ` +
-        `before ${(100 * calibration.error_before).toFixed(1)} %; ${(100 * calibration.unlike_rate).toFixed(0)} % of learned images are flagged as unlike`
+        `before ${(100 * calibration.error_before).toFixed(1)} %; ` + (calibration.unlike_threshold === null
+          ? "too few to flag images as unlike"
+          : `${(100 * calibration.unlike_rate).toFixed(0)} % of learned images are flagged as unlike`)
       : "none: probabilities are too sure, and nothing is flagged as unlike anything learned"],
     ["Licence", card.terms.licence || "not said"],
     ["Consent", card.terms.consent || "not said"],
@@ -30,7 +32,7 @@ function classes(card) {
     make("td", { className: "n" }, learned.images.toLocaleString("en")),
     make("td", { className: "n" }, String(card.exemplars[learned.name])),
     make("td", { className: "n" }, recalls[learned.name] ? number(recalls[learned.name].value) : "–"));
-  const heads = ["class", "task", "images", "exemplars", "recall, %"];
+  const heads = ["class", "task", "images", "exemplars", "recall,\u00a0%"];
   return make("div", { className: "scroll" }, make("table", {},
     make("thead", {}, make("tr", {}, ...heads.map((text, i) => make("th", { scope: "col", className: i ? "n" : "" }, text)))),
     make("tbody", {}, ...card.classes.map(row))));
@@ -53,11 +55,14 @@ function history(card) {
 function exchange(card, bundles, reload) {
   if (!bundles.length) return null;
   const select = make("select", {}, ...bundles.map((name) => make("option", { value: name }, name)));
-  const button = make("button", { type: "submit" }, "Put into service");
+  if (bundles.includes(card.model.bundle)) select.value = card.model.bundle;
+  const button = make("button", { type: "submit", id: `exchange-${card.model.id}` }, "Put into service");
+  const busy = (yes) => { button.ariaDisabled = String(yes); }; // truly disabled, it would lose the focus
   const form = make("form", { className: "row" }, make("label", {}, "Another bundle ", select), button);
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
-    button.disabled = true;
+    if (button.ariaDisabled === "true") return null;
+    busy(true);
     alertWith("");
     byId("models-status").textContent = `Loading ${select.value} …`;
     try {
@@ -65,11 +70,14 @@ function exchange(card, bundles, reload) {
         method: "PUT", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ bundle: select.value }),
       });
       await reload();
-      byId("models-status").textContent = `${told.model.bundle} answers now.`;
+      byId(button.id).focus(); // its place has been taken by another
+      byId("models-status").textContent = `${told.model.bundle} answers now as ${told.model.id}.`;
     } catch (error) {
       byId("models-status").textContent = "";
+      busy(false);
+      if (error.status === 401) return document.dispatchEvent(new Event("signed-out"));
       alertWith(error.message);
-      button.disabled = false;
+      byId("alert").scrollIntoView({ block: "nearest" });
     }
   });
   return form;
@@ -78,5 +86,5 @@ function exchange(card, bundles, reload) {
 export async function show(told, reload) {
   const cards = await Promise.all(told.models.map((one) => ask(`/models/${one.id}`)));
   byId("cards").replaceChildren(...cards.map((card) => make("article", { className: "card" },
-    make("h2", {}, card.model.name), exchange(card, told.bundles, reload), facts(card), results(card), classes(card), history(card))));
+    make("h2", {}, card.model.name, " ", make("span", { className: "id" }, `${card.model.id}, ${card.model.digest.slice(0, 8)}`)), exchange(card, told.bundles, reload), facts(card), results(card), classes(card), history(card))));
 }

@@ -3,7 +3,7 @@ import { make, percent } from "/assets/dom.js";
 
 function thumb(item) {
   const missing = () => make("div", { className: "thumb no-thumb" }, "no preview");
-  const image = make("img", { className: "thumb", src: item.address, alt: `Image ${item.file.name}` });
+  const image = make("img", { className: "thumb", loading: "lazy", decoding: "async", src: item.address, alt: `Image ${item.name}` });
   image.addEventListener("error", () => image.replaceWith(missing()));
   return image;
 }
@@ -34,18 +34,19 @@ function meanHead(said) {
 }
 
 function answer(said, name, several) {
-  const sure = said.calibrated ? null : make("p", { className: "faint" }, "Not calibrated: these probabilities are too sure.");
+  const unsure = said.unlike === null ? "Too few held-out images to say what is unlike anything learned." : "";
+  const note = said.calibrated ? unsure : "Not calibrated: these probabilities are too sure.";
   return make("div", { className: "answer" },
     make("div", { className: "told" },
-      several ? make("p", { className: "who" }, name) : null,
-      said.unlike ? make("span", { className: "flag" }, "Unlike anything learned") : null,
-      shares(said.top), meanHead(said), sure),
+      make("div", { className: "head" }, several ? make("p", { className: "who" }, name) : null,
+        said.unlike ? make("span", { className: "flag" }, "Unlike anything learned") : null),
+      shares(said.top), meanHead(said), note ? make("p", { className: "faint" }, note) : null),
     exemplars(said));
 }
 
 export function drawn(item, nameOf) {
   const names = new Set((item.answers || []).map((said) => said.top[0].name));
-  const head = make("p", { className: "file" }, item.file.name,
+  const head = make("p", { className: "file" }, item.name,
     names.size > 1 ? make("span", { className: "flag" }, "The models disagree") : null);
   let body = item.stopped ? make("p", { className: "faint" }, "Not answered yet.") : make("p", { className: "waiting" }, "Waiting …");
   if (item.problem) body = make("p", { className: "problem" }, item.problem);

@@ -12,10 +12,12 @@ function row(run) {
 export async function show() {
   byId("runs-status").textContent = "Loading …";
   byId("runs-table").replaceChildren();
-  const { runs } = await ask("/runs");
-  byId("runs-status").textContent = runs.length ? `${plural(runs.length, "finished run")}; a name leads to the report.` : "There are no finished runs in the folder yet.";
+  const { runs, left_out: others } = await ask("/runs");
+  const found = `${plural(runs.length, "finished run")}; a name leads to the report.`;
+  const more = others ? ` ${plural(others, "other is", "others are")} not listed.` : "";
+  byId("runs-status").textContent = runs.length ? found + more : "There are no finished runs in the folder yet.";
   if (!runs.length) return;
-  const heads = ["run", "method", "classes", "tasks", "accuracy, %"];
+  const heads = ["run", "method", "classes", "tasks", "accuracy,\u00a0%"];
   const numbers = [2, 3, 4];
   byId("runs-table").replaceChildren(make("table", {},
     make("thead", {}, make("tr", {}, ...heads.map((text, i) => make("th", { scope: "col", className: numbers.includes(i) ? "n" : "" }, text)))),

@@ -1,0 +1,3 @@
+"""What everything that leaves this program for a clinic's systems says of itself."""
+
+NOTICE = "Research software, not for clinical use."
