@@ -34,7 +34,7 @@ def turns(bundle: Path, onnx: Path, batch: int) -> tuple[Callable[[], object], C
     """One pass of onnxruntime, one of torch."""
     content = read_content(bundle)
     method, manifest = restored(content), content.manifest
-    names = list(Graph(method, manifest).outputs)
+    names = list(Graph(method, content).outputs)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(onnx.read_bytes(), options, providers=["CPUExecutionProvider"])

@@ -6,11 +6,11 @@ import torch
 from pictures import make_images
 
 from endocil.assembly import build_learning, complete
-from endocil.bundle.calibration import unlike_scores
 from endocil.bundle.content import Content, write_content
-from endocil.bundle.looking import look
+from endocil.bundle.looking import Seen, look
 from endocil.bundle.manifest import Calibration, LearnedClass, Manifest, Preprocessing, Version
 from endocil.bundle.pictures import Origin, Pictures, no_pictures
+from endocil.bundle.unlike import spread_of_features, unlike_scores
 from endocil.evaluation import CLASS_MEANS, class_means
 from endocil.images.augment import DEVIATION, MEAN
 from endocil.images.decode import RULES
@@ -63,6 +63,7 @@ def untrained(
         built.statistics[CLASS_MEANS] = class_means(
             seen.features, torch.tensor(made.table.labels), len(CLASSES)
         )
+    spread = spread_of_features(seen.features, torch.tensor(made.table.labels)) if built.replay else {}
     manifest = Manifest(
         name=name,
         settings=settings.model_dump(mode="json", exclude_none=True),
@@ -73,14 +74,14 @@ def untrained(
         preprocessing=Preprocessing(
             size=size, crop_frame=crop_frame, mean=MEAN, deviation=DEVIATION, rules=RULES
         ),
-        calibration=_calibration(built, made.pixels) if calibrated else None,
+        calibration=_calibration(built, seen, spread) if calibrated else None,
         metrics=None,
         environment={},
         history=(Version(made="2026-01-01T00:00:00+00:00", by="bundle", endocil="0.1.0", parent=None),),
         learns=pictures,
     )
     state = {key: value.clone() for key, value in built.state_dict().items()}
-    return Content(manifest, state, dict(built.statistics), own, no_pictures(size))
+    return Content(manifest, state, dict(built.statistics), own, no_pictures(size), spread=spread)
 
 
 def write_untrained(path: Path, method: str = "icarl", **how: object) -> Path:
@@ -123,15 +124,15 @@ def _pictures(pixels: torch.Tensor, increments: tuple[int, ...]) -> Pictures:
     return Pictures(pixels, origins)
 
 
-def _calibration(method: Method, pixels: torch.Tensor) -> Calibration:
+def _calibration(method: Method, seen: Seen, spread: dict[str, torch.Tensor]) -> Calibration:
     """A temperature that is not 1, and a threshold that pictures of the same kind stay below."""
     return Calibration(
-        images=len(pixels),
+        images=len(seen.logits),
         temperature=1.7,
         mean_temperature=0.3 if CLASS_MEANS in method.statistics else None,
         error_before=0.2,
         error=0.1,
         folds=2,
-        unlike_threshold=float(unlike_scores(look(method, pixels)).max()) + 0.05,
+        unlike_threshold=float(unlike_scores(seen, spread).max()) + 0.05,
         unlike_rate=0.05,
     )

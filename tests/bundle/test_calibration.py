@@ -127,7 +127,8 @@ def test_fewer_images_than_a_rate_needs_set_no_threshold(rate: float, least: int
 
 def test_too_few_images_for_the_rate_turn_the_flag_off_and_say_so(tiny_content: Content) -> None:
     n = len(tiny_content.held_out)
-    found = calibrate(restored(tiny_content), tiny_content.held_out, tiny_content.classes, rate=0.5 / n)
+    method, spread = restored(tiny_content), tiny_content.spread
+    found = calibrate(method, tiny_content.held_out, tiny_content.classes, spread, rate=0.5 / n)
     assert found is not None
     assert found.unlike_threshold is None
     manifest = tiny_content.manifest.model_copy(update={"calibration": found})
@@ -144,12 +145,14 @@ def test_a_class_without_held_out_images_leaves_a_bundle_uncalibrated(tiny_conte
     origins, name = tiny_content.held_out.origins, tiny_content.classes[1]
     rest = tiny_content.held_out.take([i for i, origin in enumerate(origins) if origin.class_name != name])
     assert len(rest) > 10
-    assert calibrate(restored(tiny_content), rest, tiny_content.classes) is None
+    assert calibrate(restored(tiny_content), rest, tiny_content.classes, {}) is None
     assert why_uncalibrated(rest, tiny_content.classes) == f"no held-out images of {name}"
 
 
 def test_a_bundles_calibration_is_that_of_its_held_out_images(tiny_content: Content) -> None:
-    found = calibrate(restored(tiny_content), tiny_content.held_out, tiny_content.classes)
+    found = calibrate(
+        restored(tiny_content), tiny_content.held_out, tiny_content.classes, tiny_content.spread
+    )
     told = tiny_content.manifest.calibration
     assert found is not None
     assert told is not None
@@ -157,8 +160,9 @@ def test_a_bundles_calibration_is_that_of_its_held_out_images(tiny_content: Cont
     assert found.temperature == pytest.approx(told.temperature, rel=1e-2)
     assert found.error == pytest.approx(told.error, abs=1e-2)
     assert told.error < told.error_before
+    assert found.unlike_threshold == pytest.approx(told.unlike_threshold, rel=1e-3)
 
 
 def test_one_patient_alone_cannot_calibrate(tiny_content: Content) -> None:
     one = tiny_content.held_out.take([0])
-    assert calibrate(restored(tiny_content), one, tiny_content.classes) is None
+    assert calibrate(restored(tiny_content), one, tiny_content.classes, {}) is None

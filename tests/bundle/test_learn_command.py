@@ -3,6 +3,7 @@
 import re
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -108,16 +109,12 @@ def test_a_stopped_step_refuses_another_bundle_other_images_and_other_settings(
         learn(bundle, new, output, changes=["train.learning_rate=0.01"])
     other = tmp_path / "other.endocil"
     content = read_content(bundle)
-    write_content(other, Content(content.manifest.model_copy(update={"name": "x"}), *parts_of(content)))
+    write_content(other, replace(content, manifest=content.manifest.model_copy(update={"name": "x"})))
     with pytest.raises(EndocilError, match="is of a step with other bundle"):
         learn(other, new, output)
     learn(bundle, new, output, changes=["run.checkpoint_seconds=1"])
     assert output.exists()
     assert not work.exists()
-
-
-def parts_of(content: Content) -> tuple:
-    return content.state, content.statistics, content.exemplars, content.held_out
 
 
 def test_the_old_bundle_is_not_touched_and_an_output_is_not_written_over(
@@ -198,7 +195,7 @@ def test_a_pattern_of_the_bundle_is_shown_but_never_run(bundle: Path, pictures: 
     values = {**content.manifest.settings, "scenario": scenario}
     write_content(
         tmp_path / "model.endocil",
-        Content(content.manifest.model_copy(update={"settings": values}), *parts_of(content)),
+        replace(content, manifest=content.manifest.model_copy(update={"settings": values})),
     )
     typed = ("learn", tmp_path / "model.endocil", new, "-o", tmp_path / "out.endocil", "--validation", "0.3")
     refused = endocil(*typed)

@@ -9,8 +9,9 @@ from PIL import Image
 
 from endocil.assembly import images_and_scenario
 from endocil.bundle.content import Content
-from endocil.bundle.looking import MOST_PIXELS, batch_of
+from endocil.bundle.looking import MOST_PIXELS, batch_of, look
 from endocil.bundle.model import Bundle
+from endocil.bundle.unlike import unlike_scores
 from endocil.errors import EndocilError
 from endocil.predictions import read_predictions
 from endocil.run_folder import RunFolder
@@ -43,8 +44,8 @@ def test_a_bundle_says_of_the_test_images_what_the_run_said(bundle: Bundle, tiny
     assert heat.mean_temperature is not None
     expected = torch.softmax(-torch.from_numpy(said.distances).double() / heat.mean_temperature, dim=1)
     torch.testing.assert_close(found.mean_probabilities, expected.float(), **NEAR)
-    nearest = torch.from_numpy(said.distances).min(dim=1).values.sqrt()
-    torch.testing.assert_close(found.unlike_score, nearest, **NEAR)
+    seen = look(bundle.method, images.gather(torch.tensor([row_of[name] for name in said.images])))
+    torch.testing.assert_close(found.unlike_score, unlike_scores(seen, bundle.content.spread), **NEAR)
 
 
 def test_the_batch_changes_nothing_and_order_stays(bundle: Bundle) -> None:

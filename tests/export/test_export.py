@@ -46,7 +46,12 @@ def test_every_method_answers_as_its_bundle_does(method: str, tmp_path: Path) ->
         torch.testing.assert_close(logits, expected.logits[rows], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(shares, expected.probabilities[rows], rtol=1e-4, atol=1e-4)
         assert told["features"].shape[0] == len(pixels[rows])
-    assert ("mean_distances" in names) == (expected.mean_probabilities is not None)
+        if "unlike_score" in told:
+            score = torch.from_numpy(told["unlike_score"])
+            torch.testing.assert_close(score, expected.unlike_score[rows], rtol=1e-4, atol=1e-4)
+    assert (
+        ("mean_distances" in names) == (expected.mean_probabilities is not None) == ("unlike_score" in names)
+    )
 
 
 def test_the_file_says_what_whoever_runs_it_has_to_know(tmp_path: Path) -> None:
@@ -59,7 +64,7 @@ def test_the_file_says_what_whoever_runs_it_has_to_know(tmp_path: Path) -> None:
     preprocessing, calibration = json.loads(said["preprocessing"]), json.loads(said["calibration"])
     assert (preprocessing["size"], preprocessing["mean"]) == (32, [0.485, 0.456, 0.406])
     assert calibration["temperature"] == 1.7
-    assert calibration["unlike_score"].endswith("mean_distances; unlike where it is above unlike_threshold")
+    assert calibration["unlike_score"] == "the output unlike_score; unlike where it is above unlike_threshold"
     assert calibration["mean_probabilities"] == "softmax of -mean_distances / mean_temperature"
     (given,) = session_of(made.path).get_inputs()
     assert (given.name, given.type, given.shape[1:]) == ("pixels", "tensor(uint8)", [32, 32, 3])
@@ -156,7 +161,20 @@ def test_a_bundle_without_a_threshold_flags_nothing(tmp_path: Path) -> None:
     made = export(tmp_path / "model.endocil", tmp_path / "model.onnx")
     said = json.loads(session_of(made.path).get_modelmeta().custom_metadata_map["calibration"])
     assert said["unlike_threshold"] is None
-    assert said["unlike_score"] == "square root of the smallest of mean_distances"
+    assert said["unlike_score"] == "the output unlike_score"
+
+
+@pytest.mark.parametrize(
+    ("method", "words"), [("icarl", "square root of the smallest"), ("lwf", "minus the largest")]
+)
+def test_without_a_spread_the_words_tell_how_the_score_is_made(
+    tmp_path: Path, method: str, words: str
+) -> None:
+    write_content(tmp_path / "model.endocil", replace(untrained(method), spread={}))
+    made = export(tmp_path / "model.endocil", tmp_path / "model.onnx")
+    assert "unlike_score" not in made.outputs
+    said = json.loads(session_of(made.path).get_modelmeta().custom_metadata_map["calibration"])
+    assert said["unlike_score"].startswith(words)
 
 
 @pytest.mark.parametrize("how", ["the same name", "another name", "a link", "a hard link"])

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -41,7 +42,7 @@ def test_a_bundle_of_the_folder_takes_the_place(
 
 def resettled(content: Content, **changes: object) -> Content:
     manifest = content.manifest.model_copy(update={"settings": {**content.manifest.settings, **changes}})
-    return Content(manifest, content.state, content.statistics, content.exemplars, content.held_out)
+    return replace(content, manifest=manifest)
 
 
 def bad_bundles(folder: Path) -> None:

@@ -5,15 +5,16 @@ temperature (Guo et al., ICML 2017); minus the squared distances to the class me
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from endocil.bundle.looking import Seen, look
+from endocil.bundle.looking import look
 from endocil.bundle.manifest import Calibration
 from endocil.bundle.pictures import Pictures
+from endocil.bundle.unlike import unlike_scores
 from endocil.methods import Method
 from endocil.randomness import generator
 
@@ -25,9 +26,17 @@ COLDEST, HOTTEST = 1e-4, 1e4  # temperatures that are looked at
 
 
 def calibrate(
-    method: Method, held_out: Pictures, classes: Sequence[str], *, rate: float = RATE, batch: int = 64
+    method: Method,
+    held_out: Pictures,
+    classes: Sequence[str],
+    spread: Mapping[str, Tensor],
+    *,
+    rate: float = RATE,
+    batch: int = 64,
 ) -> Calibration | None:
-    """None where a class has no held-out images, or there are too few to fit on some and measure on others."""
+    """None where a class has no held-out images, or there are too few to fit on some and measure on others.
+
+    `spread` as of `unlike.spread_of`."""
     if without_held_out(held_out, classes):
         return None
     labels = torch.tensor([classes.index(origin.class_name) for origin in held_out.origins])
@@ -36,7 +45,7 @@ def calibrate(
         return None
     seen = look(method, held_out.pixels, batch)
     crossed = cross_fitted(seen.logits, labels, folds)
-    scores = unlike_scores(seen)
+    scores = unlike_scores(seen, spread)
     return Calibration(
         images=len(labels),
         temperature=fit_temperature(seen.logits, labels),
@@ -130,15 +139,6 @@ def calibration_error(told: Tensor, labels: Tensor, bins: int = BINS) -> float:
     bin_of = (probability * bins).long().clamp_max(bins - 1)
     gaps = torch.zeros(bins, dtype=told.dtype).index_add_(0, bin_of, right - probability)
     return float(gaps.abs().sum() / len(labels))
-
-
-def unlike_scores(seen: Seen) -> Tensor:
-    """(n,) how far an image is from all that was learned: the distance of its feature to the nearest class mean.
-
-    Methods without class means have minus the largest logit instead."""
-    if seen.distances is not None:
-        return seen.distances.min(dim=1).values.clamp_min(0).sqrt()
-    return -seen.logits.max(dim=1).values
 
 
 def least_images(rate: float) -> int:

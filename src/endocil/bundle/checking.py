@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 
+import torch
 from torch import Tensor
 
 from endocil.bundle.manifest import Manifest
 from endocil.bundle.pictures import Pictures, refuse_unknown
 from endocil.bundle.plain import refuse_control, refuse_control_in
+from endocil.bundle.unlike import MEANS, WHITENING
 from endocil.errors import EndocilError
 from endocil.images.augment import DEVIATION, MEAN
 from endocil.settings import load_settings
@@ -16,6 +18,7 @@ def refuse_parts_that_do_not_fit(
     manifest: Manifest,
     state: Mapping[str, Tensor],
     statistics: Mapping[str, Tensor],
+    spread: Mapping[str, Tensor],
     exemplars: Pictures,
     held_out: Pictures,
 ) -> None:
@@ -28,7 +31,8 @@ def refuse_parts_that_do_not_fit(
     names = [learned.name for learned in manifest.classes]
     refuse_unknown("exemplars", exemplars, names, len(manifest.increments))
     refuse_unknown("held-out", held_out, names, len(manifest.increments))
-    for part in (state, statistics):
+    _refuse_spread(spread, len(names))
+    for part in (state, statistics, spread):
         broken = [name for name, value in part.items() if not bool(value.isfinite().all())]
         if broken:
             raise EndocilError(f"numbers that are not finite in {broken[0][:80]!a}")
@@ -45,6 +49,19 @@ def _refuse_control(
         for origin in pictures.origins:
             for field, value in vars(origin).items():
                 refuse_control(f"{kind}, {field}", str(value))
+
+
+def _refuse_spread(spread: Mapping[str, Tensor], n: int) -> None:
+    """Whether it fits the network's features is seen once there is a network."""
+    if not spread:
+        return
+    if set(spread) != {MEANS, WHITENING}:
+        raise EndocilError(f"a spread of {sorted(spread)[:5]!a}; expected {MEANS} and {WHITENING}")
+    d = spread[MEANS].shape[-1] if spread[MEANS].ndim else 0
+    for name, shape in ((MEANS, (n, d)), (WHITENING, (d, d))):
+        found = spread[name]
+        if tuple(found.shape) != shape or found.dtype != torch.float32:
+            raise EndocilError(f"the spread's {name} is {found.dtype} of shape {tuple(found.shape)}")
 
 
 def _refuse_tasks(manifest: Manifest) -> None:

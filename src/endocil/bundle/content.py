@@ -3,7 +3,7 @@
 import csv
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,7 +25,7 @@ from endocil.scenario import Task
 from endocil.settings import Settings, load_settings
 
 LARGEST_MANIFEST = 8 * 2**20  # bytes; as objects of Python they take many times as much
-_PARTS = ("method", "statistics")
+_PARTS = ("method", "statistics", "spread")
 _UNFIT = (
     SafetensorError,
     ArithmeticError,
@@ -51,6 +51,7 @@ class Content:
     exemplars: Pictures
     held_out: Pictures
     digest: str = ""  # of the file it was read from
+    spread: Mapping[str, Tensor] = field(default_factory=dict)  # of the exemplars' features: unlike.py
 
     @property
     def settings(self) -> Settings:
@@ -71,11 +72,10 @@ class Content:
 
 def write_content(path: Path, content: Content) -> str:
     """Whole or not at all; the digest of the file."""
-    refuse_parts_that_do_not_fit(
-        content.manifest, content.state, content.statistics, content.exemplars, content.held_out
-    )
+    _refuse_unfit(content)
     tensors = {f"method/{name}": value for name, value in content.state.items()}
     tensors |= {f"statistics/{name}": value for name, value in content.statistics.items()}
+    tensors |= {f"spread/{name}": value for name, value in content.spread.items()}
     text = json.dumps(content.manifest.model_dump(mode="json"), indent=2, allow_nan=False)
     if len(text) > LARGEST_MANIFEST:
         raise EndocilError(
@@ -108,15 +108,25 @@ def read_content(path: Path | str) -> Content:
             unpack("exemplars", files, size),
             unpack("held-out", files, size),
             digest,
+            _under("spread", tensors),
         )
-        refuse_parts_that_do_not_fit(
-            manifest, content.state, content.statistics, content.exemplars, content.held_out
-        )
+        _refuse_unfit(content)
         return content
     except _RefusedError:
         raise
     except _UNFIT as error:  # an EndocilError is a ValueError
         raise _damaged(path, error) from error
+
+
+def _refuse_unfit(content: Content) -> None:
+    refuse_parts_that_do_not_fit(
+        content.manifest,
+        content.state,
+        content.statistics,
+        content.spread,
+        content.exemplars,
+        content.held_out,
+    )
 
 
 class _RefusedError(EndocilError):

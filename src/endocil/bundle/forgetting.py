@@ -16,6 +16,7 @@ from endocil.bundle.looking import look
 from endocil.bundle.manifest import Calibration, Version
 from endocil.bundle.pictures import Origin, Pictures
 from endocil.bundle.restoring import restored, settings_of
+from endocil.bundle.unlike import spread_of
 from endocil.errors import EndocilError
 from endocil.evaluation import CLASS_MEANS, class_means
 
@@ -128,9 +129,14 @@ def _measured_again(
             told.append(f"measured again: the class means of {', '.join(sorted(touched))}")
         if emptied:
             told.append(f"still of the pictures that are gone: the class means of {', '.join(emptied)}")
+    if gone[0] and before.spread:
+        found = replace(found, spread=spread_of(method, found.exemplars, before.classes, batch=batch))
+        told.append("measured again: the spread of the exemplars' features")
     old, fitted = before.manifest.calibration, None
     if old is not None:
-        fitted = calibrate(method, found.held_out, before.classes, rate=old.unlike_rate, batch=batch)
+        fitted = calibrate(
+            method, found.held_out, before.classes, found.spread, rate=old.unlike_rate, batch=batch
+        )
         told += _calibrated_again(found, fitted)
     update = {"calibration": fitted, "metrics": None if gone[0] else before.manifest.metrics}
     found = replace(found, manifest=before.manifest.model_copy(update=update))

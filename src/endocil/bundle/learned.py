@@ -16,6 +16,7 @@ from endocil.bundle.making import HELD_OUT, some_held_out
 from endocil.bundle.manifest import LearnedClass, Manifest, Preprocessing, Terms, Version
 from endocil.bundle.pictures import Origin, Pictures, no_pictures
 from endocil.bundle.step import Step
+from endocil.bundle.unlike import spread_of
 from endocil.environment import environment
 from endocil.images.augment import DEVIATION, MEAN
 from endocil.images.decode import RULES
@@ -50,13 +51,10 @@ def content_after(
         before.held_out if before else None, _held_out(step, terms, most_held_out if pictures else 0)
     )
     old = before.manifest.calibration if before else None
-    calibration = calibrate(
-        method,
-        held_out,
-        step.images.table.classes,
-        rate=old.unlike_rate if old else RATE,
-        batch=step.settings.run.evaluation_batch,
-    )
+    classes, batch = step.images.table.classes, step.settings.run.evaluation_batch
+    spread = spread_of(method, exemplars, classes, batch=batch)
+    rate = old.unlike_rate if old else RATE
+    calibration = calibrate(method, held_out, classes, spread, rate=rate, batch=batch)
     started = before.manifest if before else beginning
     assert started is not None
     manifest = Manifest(
@@ -75,7 +73,7 @@ def content_after(
     )
     state = {name: value.detach().cpu() for name, value in method.state_dict().items()}
     statistics = {name: value.detach().cpu() for name, value in method.statistics.items()}
-    return Content(manifest, state, statistics, exemplars, held_out)
+    return Content(manifest, state, statistics, exemplars, held_out, spread=spread)
 
 
 def notes_on(content: Content) -> tuple[str, ...]:

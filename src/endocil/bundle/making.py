@@ -15,6 +15,7 @@ from endocil.bundle.content import Content
 from endocil.bundle.manifest import LearnedClass, Manifest, Preprocessing, Terms, Version, terms_of
 from endocil.bundle.pictures import Origin, Pictures, no_pictures
 from endocil.bundle.results import results_of
+from endocil.bundle.unlike import spread_of
 from endocil.checkpoint import load_checkpoint, restore
 from endocil.errors import EndocilError
 from endocil.images.augment import DEVIATION, MEAN
@@ -56,9 +57,9 @@ def make_bundle(
     method = parts.method.eval()
     classes = parts.images.table.classes
     batch = parts.settings.run.evaluation_batch
-    calibration = calibrate(method, kept, classes, rate=unlike_rate, batch=batch)
-    none = no_pictures(parts.settings.data.size)
-    exemplars = _exemplars(parts, terms) if with_exemplars else none
+    exemplars, none = _exemplars(parts, terms), no_pictures(parts.settings.data.size)
+    spread = spread_of(method, exemplars, classes, batch=batch)
+    calibration = calibrate(method, kept, classes, spread, rate=unlike_rate, batch=batch)
     manifest = Manifest(
         name=name or here.path.resolve().name,
         settings=portable(parts.settings.model_dump(mode="json", exclude_none=True)),
@@ -79,9 +80,8 @@ def make_bundle(
         learns=with_exemplars or not method.replay,
         pictures=with_exemplars,
     )
-    content = Content(
-        manifest, method.state_dict(), method.statistics, exemplars, kept if with_exemplars else none
-    )
+    pictures = (exemplars, kept) if with_exemplars else (none, none)
+    content = Content(manifest, method.state_dict(), method.statistics, *pictures, spread=spread)
     return Made(content, tuple(_notes(content, kept, held_out)))
 
 

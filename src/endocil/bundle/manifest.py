@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from endocil.bundle.plain import refuse_control
 from endocil.errors import EndocilError
 
-FORMAT = 1
+FORMAT = 2
 MOST_CLASSES = 10_000  # more are refused before any memory is taken for them
 MOST_TASKS = 1_000
 LONGEST_NAME = 1024  # characters
@@ -103,7 +103,7 @@ def terms_of(licence: str, consent: str) -> Terms:
 
 
 class Manifest(_Facts):
-    format: Literal[1] = 1
+    format: Literal[1, 2] = 2  # 1: no spread of features, another score of what is unlike
     name: Name
     settings: dict[str, Any]  # those of the run, every default written out, no folders
     classes: tuple[LearnedClass, ...] = Field(min_length=1, max_length=MOST_CLASSES)

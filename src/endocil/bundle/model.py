@@ -96,6 +96,7 @@ class Bundle:
             self.manifest,
             images if isinstance(images, Inputs) else self.inputs(images),
             exemplars=self.exemplar_features if reasons else torch.zeros(0, 0),
+            spread=self.content.spread,
             top=top,
             reasons=reasons,
             batch=batch,

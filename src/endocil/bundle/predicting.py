@@ -1,17 +1,18 @@
 """Predictions of a bundle: files decoded in threads, one pass of the network, both heads, flags and reasons."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from endocil.bundle.calibration import probabilities, unlike_scores
+from endocil.bundle.calibration import probabilities
 from endocil.bundle.inputs import Inputs
 from endocil.bundle.looking import Seen, batch_of, seen_in
 from endocil.bundle.manifest import Manifest
+from endocil.bundle.unlike import unlike_scores
 from endocil.errors import EndocilError
 from endocil.images.reading import read_in_chunks
 from endocil.memory import unit
@@ -58,6 +59,7 @@ class Predicted:
 class _Gathered:
     """What the batches gave, before it is put together."""
 
+    spread: Mapping[str, Tensor]
     names: list[str] = field(default_factory=list)
     logits: list[Tensor] = field(default_factory=list)
     distances: list[Tensor] = field(default_factory=list)
@@ -68,7 +70,7 @@ class _Gathered:
     def add(self, names: tuple[str, ...], seen: Seen, exemplars: Tensor, reasons: int) -> None:
         self.names += names
         self.logits.append(seen.logits)
-        self.scores.append(unlike_scores(seen))
+        self.scores.append(unlike_scores(seen, self.spread))
         if seen.distances is not None:
             self.distances.append(seen.distances)
         if reasons and len(exemplars):
@@ -85,14 +87,17 @@ def predict(
     inputs: Inputs,
     *,
     exemplars: Tensor,
+    spread: Mapping[str, Tensor],
     top: int = 3,
     reasons: int = 0,
     batch: int = 64,
     progress: Progress | None = None,
     watch: Watch | None = None,
 ) -> Predicted:
-    """`exemplars`: (m, d) features of length 1, among which the nearest `reasons` are looked for."""
-    found, unreadable = _Gathered(), list[tuple[str, str]]()
+    """`exemplars`: (m, d) features of length 1, among which the nearest `reasons` are looked for.
+
+    `spread`: how the features of exemplars spread (`unlike.spread_of`)."""
+    found, unreadable = _Gathered(spread), list[tuple[str, str]]()
     method.eval()
     for names, pixels in _batches(inputs, manifest.preprocessing.size, batch, unreadable, progress):
         seen = seen_in(method, pixels)

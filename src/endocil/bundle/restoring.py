@@ -11,6 +11,7 @@ from endocil.assembly import build_learning, complete
 from endocil.bundle.content import Content
 from endocil.bundle.looking import seen_in
 from endocil.bundle.shapes import without_memory
+from endocil.bundle.unlike import MEANS
 from endocil.checkpoint import grow
 from endocil.errors import EndocilError
 from endocil.methods import Method
@@ -79,6 +80,8 @@ def _refuse_answers(method: Method, content: Content) -> None:
     seen = seen_in(method, torch.zeros(1, size, size, 3, dtype=torch.uint8))
     if seen.logits.shape != (1, n) or (seen.distances is not None and seen.distances.shape != (1, n)):
         raise ValueError(f"the network does not tell {n} classes apart")
+    if content.spread and content.spread[MEANS].shape[1] != seen.features.shape[1]:
+        raise ValueError("the spread is of other features than the network's")
 
 
 @contextmanager

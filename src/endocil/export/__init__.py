@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from endocil.bundle.content import read_content
-from endocil.bundle.manifest import Manifest
+from endocil.bundle.content import Content, read_content
 from endocil.bundle.restoring import restored
+from endocil.bundle.unlike import MEANS, WHITENING
 from endocil.errors import EndocilError
 from endocil.evaluation import CLASS_MEANS
 from endocil.export.describing import describe
@@ -56,37 +56,45 @@ class Exported:
 
 
 class Graph(nn.Module):
-    """(B, size, size, 3) uint8, red, green, blue, to logits, probabilities, features and distances to the means."""
+    """(B, size, size, 3) uint8, red, green, blue, to logits, probabilities, features, and what follows from them."""
 
     factor: Tensor
     shift: Tensor
     means: Tensor | None
+    whitening: Tensor | None
+    whitened: Tensor | None  # class means
 
-    def __init__(self, method: Method, manifest: Manifest) -> None:
+    def __init__(self, method: Method, content: Content) -> None:
         super().__init__()
-        self.method = method
+        self.method, manifest = method, content.manifest
         deviation = torch.tensor(manifest.preprocessing.deviation)
         self.register_buffer("factor", 1.0 / (255.0 * deviation))
         self.register_buffer("shift", -torch.tensor(manifest.preprocessing.mean) / deviation)
         self.temperature = temperature_of(manifest)
         means = method.statistics.get(CLASS_MEANS)
         self.register_buffer("means", None if means is None else means.detach().clone())
+        self.register_buffer("whitening", content.spread.get(WHITENING))
+        self.register_buffer("whitened", content.spread.get(MEANS))
 
     @property
     def outputs(self) -> tuple[str, ...]:
         names = ("logits", "probabilities", "features")
-        return names if self.means is None else (*names, "mean_distances")
+        told = {"mean_distances": self.means, "unlike_score": self.whitened}
+        return (*names, *(name for name, needed in told.items() if needed is not None))
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         values = (pixels.to(torch.float32) * self.factor + self.shift).permute(0, 3, 1, 2)
         features = self.method.embed(values)
         logits = self.method.classify(features)
-        answers = (logits, functional.softmax(logits / self.temperature, dim=1), features)
-        if self.means is None:
-            return answers
-        directions = unit(features)
-        squares = directions.square().sum(dim=1, keepdim=True) + self.means.square().sum(dim=1)
-        return (*answers, (squares - 2.0 * directions @ self.means.T).clamp_min(0.0))
+        answers = [logits, functional.softmax(logits / self.temperature, dim=1), features]
+        if self.means is not None:
+            directions = unit(features)
+            squares = directions.square().sum(dim=1, keepdim=True) + self.means.square().sum(dim=1)
+            answers.append((squares - 2.0 * directions @ self.means.T).clamp_min(0.0))
+        if self.whitening is not None and self.whitened is not None:
+            apart = (features @ self.whitening)[:, None] - self.whitened  # (B, C, d)
+            answers.append(apart.square().sum(dim=2).amin(dim=1).sqrt())
+        return tuple(answers)
 
 
 def export(bundle: Path | str, path: Path | str, *, trust: bool = False) -> Exported:
@@ -96,14 +104,12 @@ def export(bundle: Path | str, path: Path | str, *, trust: bool = False) -> Expo
     _refuse_to_write_over(bundle, path)
     content = read_content(bundle)
     method = restored(content, trust=trust)
-    graph = Graph(method, content.manifest).eval()
+    graph = Graph(method, content).eval()
     pixels, generated = pictures_of(content)
     model = _traced(graph, content.manifest.preprocessing.size)
     describe(model, content)
     data = model.SerializeToString()
-    difference = largest_difference(
-        data, graph.outputs, pixels, expected_of(method, content.manifest, pixels)
-    )
+    difference = largest_difference(data, graph.outputs, pixels, expected_of(method, content, pixels))
     write_atomically(path, data)
     return Exported(path, graph.outputs, len(pixels), generated, difference)
 

@@ -45,9 +45,10 @@ FRAME = {  # images/frame.py in words
     "share edge of their pixels in the box is lit; where nothing is lit, or the box has less than the share smallest "
     "of the picture, nothing is cut",
 }
-SCORE = {  # how unlike anything learned an image is, with and without class means
-    True: "square root of the smallest of mean_distances",
-    False: "minus the largest of logits",
+SCORE = {  # how unlike anything learned an image is: by the spread of features, by class means, without either
+    "spread": "the output unlike_score",
+    "means": "square root of the smallest of mean_distances",
+    "logits": "minus the largest of logits",
 }
 MEANS = "softmax of -mean_distances / mean_temperature"
 
@@ -65,9 +66,7 @@ def describe(model: "onnx.ModelProto", content: Content) -> None:
         "name": name,
         "classes": json.dumps(content.classes),
         "preprocessing": json.dumps(preprocessing_of(manifest.preprocessing)),
-        "calibration": json.dumps(
-            manifest.calibration and calibration_of(manifest.calibration, CLASS_MEANS in content.statistics)
-        ),
+        "calibration": json.dumps(manifest.calibration and calibration_of(manifest.calibration, content)),
         "bundle": content.digest,
         "endocil": __version__,
     }
@@ -83,9 +82,10 @@ def preprocessing_of(rules: Preprocessing) -> dict[str, Any]:
     return {"input": INPUT, **rules.model_dump(mode="json"), **steps, **cut, "resizing": RESIZING}
 
 
-def calibration_of(fitted: Calibration, has_means: bool) -> dict[str, Any]:
+def calibration_of(fitted: Calibration, content: Content) -> dict[str, Any]:
     """Without a threshold there is a score, and nothing says from where on an image is unlike anything learned."""
-    score = SCORE[has_means]
+    has_means = CLASS_MEANS in content.statistics
+    score = SCORE["spread" if content.spread else "means" if has_means else "logits"]
     if fitted.unlike_threshold is not None:
         score += "; unlike where it is above unlike_threshold"
     means = {"mean_probabilities": MEANS} if has_means else {}

@@ -6,11 +6,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from endocil.bundle.content import Content
+from endocil.bundle.looking import look
 from endocil.bundle.manifest import Manifest
+from endocil.bundle.unlike import unlike_scores
 from endocil.datasets.synthetic import CLASSES, render
 from endocil.errors import EndocilError
-from endocil.evaluation import CLASS_MEANS, mean_distances
-from endocil.images.augment import normalise
 from endocil.methods import Method
 
 INPUT = "pixels"
@@ -34,17 +34,19 @@ def pictures_of(content: Content) -> tuple[Tensor, bool]:
 
 
 @torch.no_grad()
-def expected_of(method: Method, manifest: Manifest, pixels: Tensor) -> dict[str, Tensor]:
+def expected_of(method: Method, content: Content, pixels: Tensor) -> dict[str, Tensor]:
     """By the functions that train and test with torch, not by the graph that was exported."""
-    features = torch.cat([method.embed(normalise(part)) for part in torch.split(pixels, 8)])
-    logits = method.classify(features)
+    seen = look(method, pixels, 8)
     answers = {
-        "logits": logits,
-        "probabilities": functional.softmax(logits / temperature_of(manifest), dim=1),
-        "features": features,
+        "logits": seen.logits,
+        "probabilities": functional.softmax(seen.logits / temperature_of(content.manifest), dim=1),
+        "features": seen.features,
     }
-    means = method.statistics.get(CLASS_MEANS)
-    return answers if means is None else {**answers, "mean_distances": mean_distances(features, means)}
+    if seen.distances is not None:
+        answers["mean_distances"] = seen.distances
+    if content.spread:
+        answers["unlike_score"] = unlike_scores(seen, content.spread)
+    return answers
 
 
 def largest_difference(
