@@ -61,6 +61,7 @@ def result_of(settings: Settings, folder: Path) -> dict[str, Any]:
         learn(before, listing, after, changes=[f"data.root={root}"])
     learned = time.monotonic()
     old = [one for one in scenario.table.classes if one != name]
+    write_tests(scenario, old, folder / "test.csv")
     measured = {
         "before": recalls(before, scenario, old),
         "after": recalls(after, scenario, [*old, name]),
@@ -92,6 +93,14 @@ def write_list(scenario: Scenario, name: str, path: Path) -> tuple[Path, Path]:
     told = [(table.ids[row], name, table.groups[row], scenario.part[row]) for row in rows]
     write_csv(path, ("path", "label", "group", "split"), told)
     return path, table.reader.root  # type: ignore[attr-defined]
+
+
+def write_tests(scenario: Scenario, classes: Sequence[str], path: Path) -> None:
+    """The test images of some classes, as `endocil predict` takes them."""
+    table, root = scenario.table, scenario.table.reader.root  # type: ignore[attr-defined]
+    rows = np.flatnonzero(scenario.part == TEST).tolist()
+    names = [(table.ids[row], table.classes[table.labels[row]]) for row in rows]
+    write_csv(path, ("path", "label"), [(root / one, name) for one, name in names if name in classes])
 
 
 def recalls(bundle: Path, scenario: Scenario, classes: Sequence[str]) -> dict[str, dict[str, float]]:

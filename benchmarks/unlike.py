@@ -1,63 +1,55 @@
-"""Which score tells images of a class that was never learned from those of known ones?
+"""Which score tells images that are unlike anything a bundle has learned?
 
-    python benchmarks/unlike.py [--methods icarl,endocil] [--left-out 4]
+    python benchmarks/unlike.py BUNDLE... --known IMAGES --unknown IMAGES
 
-Synthetic endoscopy of 64 px and 10 classes. Of these one is left out, the others are learned in three tasks and
-bundled with a validation part; then the run's test images (known) and all images of the class left out (unknown) are
-scored. AUROC is the probability that an unknown image has the larger score; 0.5 is blind. "flagged" is the share beyond
-the threshold that was set on the held-out images for a rate of 5 %. Every class that is left out is a run of its own;
-the table shows means over them, and the lowest AUROC. Prints a Markdown table and, beside it, how well the known
-classes were learned.
+IMAGES is what `endocil predict` takes: a folder or a CSV list. `--known` are images of the bundle's classes that it was
+not trained on, `--unknown` images of a class that it does not know. Beside these, pictures that no endoscope gives are
+made of the known ones: noise, one flat colour, gray, red and blue exchanged, colours inverted. AUROC is the
+probability that an unknown image has the larger score than a known one; 0.5 is blind. Beside it in brackets the share
+beyond the threshold that was set on the bundle's held-out images for a rate of 5 %. Means over the bundles of one
+method. Prints a Markdown table; `benchmarks/learn_one_class.py` leaves bundles and lists that fit.
 """
 
 import argparse
-import sys
-import tempfile
+from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from endocil.assembly import images_and_scenario
 from endocil.bundle.calibration import RATE, threshold_of
 from endocil.bundle.looking import Seen, look
-from endocil.bundle.making import make_bundle
-from endocil.bundle.restoring import restored
-from endocil.datasets import load_table
-from endocil.experiment import run
-from endocil.images.reading import read_many
+from endocil.bundle.model import Bundle
+from endocil.bundle.unlike import spread_of, unlike_scores
 from endocil.memory import unit
-from endocil.run_folder import RunFolder
-from endocil.scenario import TEST
 
-DATA: dict[str, Any] = {"images": 1500, "classes": 10, "imbalance": 3.0}
-SIZE = 64
+MADE = 200  # pictures of each kind
+Scores = dict[str, Tensor]
 
 
-def settings(method: str, left_out: str, seed: int) -> dict[str, Any]:
+def pixels_of(bundle: Bundle, images: Path) -> Tensor:
+    """As the bundle sees them."""
+    found: list[Tensor] = []
+    bundle.predict(images, watch=lambda _, pixels, __: found.append(pixels.clone()))
+    return torch.cat(found)
+
+
+def made_of(known: Tensor) -> dict[str, Tensor]:
+    random, shape = torch.Generator().manual_seed(0), (MADE, *known.shape[1:])
+    some = known[torch.randperm(len(known), generator=random)[:MADE]]
+    flat = torch.randint(0, 256, (MADE, 1, 1, 3), generator=random, dtype=torch.uint8)
     return {
-        "seed": seed,
-        "data": {"name": "synthetic", "size": SIZE, **DATA},
-        "scenario": {"tasks": 3, "validation": 0.2, "leave_out": [left_out]},
-        "network": {"width": 16},
-        "memory": {"per_class": 20},
-        "method": {"name": method},
-        "train": {"epochs": 16, "milestones": [8, 12], "learning_rate": 0.02},  # as the demo
-        "run": {"threads": 1},
+        "noise": torch.randint(0, 256, shape, generator=random, dtype=torch.uint8),
+        "flat": flat.expand(shape).contiguous(),
+        "gray": some.float().mean(dim=3, keepdim=True).to(torch.uint8).expand(some.shape).contiguous(),
+        "red for blue": some.flip(3).contiguous(),
+        "inverted": 255 - some,
     }
 
 
-def auroc(known: Tensor, unknown: Tensor) -> float:
-    """The share of pairs in which the unknown image has the larger score; equals count half."""
-    larger = (unknown[:, None] > known[None]).double() + 0.5 * (unknown[:, None] == known[None]).double()
-    return float(larger.mean())
-
-
-def scores(seen: Seen, exemplars: Tensor) -> dict[str, Tensor]:
+def scores(seen: Seen, exemplars: Tensor, spread: Mapping[str, Tensor]) -> Scores:
     """The larger, the more unlike."""
     found = {
         "minus the largest probability": -torch.softmax(seen.logits, dim=1).max(dim=1).values,
@@ -67,58 +59,62 @@ def scores(seen: Seen, exemplars: Tensor) -> dict[str, Tensor]:
     }
     if seen.distances is not None:
         found["distance to the nearest class mean"] = seen.distances.min(dim=1).values
+    if spread:
+        found["the same by the exemplars' spread (Mahalanobis)"] = unlike_scores(seen, spread)
     return found
 
 
-def measured(folder: Path, method: str, left_out: str, seed: int) -> Mapping[str, tuple[float, float, float]]:
-    """Of each score: AUROC, share of known images flagged, share of unknown ones."""
-    run(settings(method, left_out, seed), folder)
-    content = make_bundle(folder).content
-    network = restored(content)
-    images, scenario = images_and_scenario(RunFolder(folder).settings())
-    known = images.gather(torch.from_numpy(np.flatnonzero(scenario.part == TEST)))
-    table = load_table("synthetic", DATA)
-    ids = [table.ids[i] for i in np.flatnonzero(table.labels == table.classes.index(left_out))]
-    unknown = torch.from_numpy(read_many(table.reader, ids, SIZE)[0])
-    exemplars = unit(look(network, content.exemplars.pixels).features)
-    at_home, held, abroad = (
-        scores(look(network, pixels), exemplars) for pixels in (known, content.held_out.pixels, unknown)
+def auroc(known: Tensor, unknown: Tensor) -> float:
+    """The share of pairs in which the unknown image has the larger score; equals count half."""
+    larger = (unknown[:, None] > known[None]).double() + 0.5 * (unknown[:, None] == known[None]).double()
+    return float(larger.mean())
+
+
+def measured(path: Path, known: Path, unknown: Path) -> tuple[str, dict[str, dict[str, tuple[float, float]]]]:
+    """The bundle's method, and of each score and kind of image AUROC and the share that is flagged."""
+    bundle = Bundle.load(path)
+    content, method = bundle.content, bundle.method
+    exemplars = unit(look(method, content.exemplars.pixels).features)
+    spread = spread_of(method, content.exemplars, content.classes)
+    at_home = pixels_of(bundle, known)
+    kinds = {"unknown class": pixels_of(bundle, unknown), **made_of(at_home)}
+    of_known, held = (
+        scores(look(method, pixels), exemplars, spread) for pixels in (at_home, content.held_out.pixels)
     )
     limits = {name: threshold_of(scored, RATE) for name, scored in held.items()}
-    assert None not in limits.values(), "too few held-out images to set the rate"
-    return {
-        name: (
-            auroc(at_home[name], abroad[name]),
-            float((at_home[name] > limits[name]).double().mean()),
-            float((abroad[name] > limits[name]).double().mean()),
-        )
-        for name in at_home
-    }
+    if None in limits.values():
+        raise SystemExit(f"{path} has too few held-out images to set a rate of {RATE:.0%}")
+    table: dict[str, dict[str, tuple[float, float]]] = {name: {} for name in held}
+    for kind, pixels in {"known": at_home, **kinds}.items():
+        for name, scored in scores(look(method, pixels), exemplars, spread).items():
+            flagged = float((scored > limits[name]).double().mean())
+            table[name][kind] = (auroc(of_known[name], scored), flagged)
+    return content.settings.method.name, table
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--methods", default="icarl,endocil")
-    parser.add_argument("--left-out", type=int, default=4, help="classes, each left out of a run of its own")
+    parser.add_argument("bundles", nargs="+", type=Path)
+    parser.add_argument("--known", type=Path, required=True)
+    parser.add_argument("--unknown", type=Path, required=True)
     args = parser.parse_args()
-    classes = load_table("synthetic", DATA).classes[:: max(1, 10 // args.left_out)][: args.left_out]
-    print(f"left out, one at a time: {', '.join(classes)}\n")
-    print("| method | score | AUROC | lowest | known flagged | unknown flagged |")
-    print("|---|---|---|---|---|---|")
-    for method in args.methods.split(","):
-        with tempfile.TemporaryDirectory() as folder:
-            found = [measured(Path(folder, name), method, name, seed) for seed, name in enumerate(classes)]
-            learned = [RunFolder(Path(folder, name)).metrics()["softmax"]["acc_last"] for name in classes]
-        for score in found[0]:
-            ranks, home, abroad = zip(*(one[score] for one in found), strict=True)
-            told = f"{fmean(ranks):.3f} | {min(ranks):.3f} | {fmean(home):.1%} | {fmean(abroad):.1%}"
-            print(f"| {method} | {score} | {told} |", flush=True)
-        print(
-            f"{method}: {', '.join(f'{one:.1f}' for one in learned)} % of the known images right",
-            file=sys.stderr,
-        )
+    torch.set_num_threads(1)
+    by_method = defaultdict(list)
+    for path in args.bundles:
+        method, table = measured(path, args.known, args.unknown)
+        by_method[method].append(table)
+    kinds = list(next(iter(table.values())))
+    print(f"| method | score | known flagged | {' | '.join(kinds[1:])} |")
+    print(f"|---|---|---:|{'---:|' * len(kinds[1:])}")
+    for method, tables in by_method.items():
+        for score in tables[0]:
+            cells = [f"{fmean(one[score]['known'][1] for one in tables):.1%}"]
+            for kind in kinds[1:]:
+                ranks, flagged = zip(*(one[score][kind] for one in tables), strict=True)
+                cells.append(f"{fmean(ranks):.2f} ({fmean(flagged):.0%})")
+            print(f"| {method} ({len(tables)}) | {score} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
