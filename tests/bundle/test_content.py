@@ -80,7 +80,7 @@ def test_tasks_own_the_classes_in_their_order(tiny_content: Content) -> None:
 
 def test_a_newer_format_says_to_update(rewritten: Callable[..., Path]) -> None:
     with pytest.raises(
-        EndocilError, match="has format 7; this version of endocil reads up to 1: update endocil"
+        EndocilError, match="has format 7; this version of endocil reads up to 2: update endocil"
     ):
         read_content(rewritten(MANIFEST, in_manifest("format", to=7)))
 
@@ -191,6 +191,6 @@ def test_content_that_could_not_be_read_again_is_not_written(tiny_content: Conte
 
 def test_the_manifest_is_readable_json(tiny_bundle: Path) -> None:
     said = json.loads(dict(members_of(tiny_bundle.read_bytes()))[MANIFEST])
-    assert said["format"] == 1
+    assert said["format"] == 2
     assert said["terms"] == {"licence": "CC BY 4.0", "consent": "given"}
     assert said["history"][0]["by"] == "bundle"
