@@ -78,6 +78,15 @@ def test_tasks_own_the_classes_in_their_order(tiny_content: Content) -> None:
     ]
 
 
+def test_a_bundle_of_the_first_format_is_read_and_written_as_of_the_present_one(
+    rewritten: Callable[..., Path], tmp_path: Path
+) -> None:
+    found = read_content(rewritten(MANIFEST, in_manifest("format", to=1)))
+    assert found.manifest.format == 1
+    write_content(tmp_path / "again.endocil", found)
+    assert read_content(tmp_path / "again.endocil").manifest.format == 2
+
+
 def test_a_newer_format_says_to_update(rewritten: Callable[..., Path]) -> None:
     with pytest.raises(
         EndocilError, match="has format 7; this version of endocil reads up to 2: update endocil"

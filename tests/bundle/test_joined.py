@@ -59,6 +59,15 @@ def test_an_image_that_the_bundle_holds_is_left_out_and_told(held: bool) -> None
     assert notes == ("5 new images are left out: the bundle holds them already",)
 
 
+def test_an_exemplar_under_another_name_is_not_held_out() -> None:
+    given = newcomers(OLD, tuple("abcde"))
+    given.part[:] = ["train", "validation", "train", "test", "train"]
+    images, notes = join(("class-00", "class-01"), exemplars(), no_pictures(32), given)
+    assert images.table.ids[5:] == ("a", "c", "e")  # learned from once more, as in a run
+    assert images.part[5:].tolist() == ["train"] * 3
+    assert notes == ("2 new images are left out: the bundle holds them already",)
+
+
 def test_a_held_out_image_under_another_name_is_never_learned_from() -> None:
     pixels = torch.cat([OLD.pixels[:2], NEW.pixels[:3]])
     labels = np.array([0, 0, 0, 1, 1])

@@ -1,7 +1,5 @@
 """The score of images unlike anything learned: scikit-learn's distance, and what it sees that a plain one does not."""
 
-import json
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +13,15 @@ from endocil.bundle.content import Content, read_content, write_content
 from endocil.bundle.looking import Seen, look
 from endocil.bundle.model import Bundle
 from endocil.bundle.restoring import restored
-from endocil.bundle.unlike import MEANS, SHRINKAGE, WHITENING, spread_of, spread_of_features, unlike_scores
+from endocil.bundle.unlike import (
+    MEANS,
+    MOST_FEATURES,
+    SHRINKAGE,
+    WHITENING,
+    spread_of,
+    spread_of_features,
+    unlike_scores,
+)
 from endocil.errors import EndocilError
 
 
@@ -102,19 +108,19 @@ def test_the_spread_comes_back_from_the_file_and_serves_without_exemplars(
     }
 
 
-def test_a_bundle_of_the_first_format_has_no_spread_and_its_own_score(
-    tiny_content: Content, tmp_path: Path
-) -> None:
+def test_a_bundle_without_a_spread_has_the_plain_distance(tiny_content: Content, tmp_path: Path) -> None:
     method = restored(tiny_content)
     fitted = calibrate(method, tiny_content.held_out, tiny_content.classes, {})
-    manifest = tiny_content.manifest.model_copy(update={"calibration": fitted, "format": 1})
+    manifest = tiny_content.manifest.model_copy(update={"calibration": fitted})
     write_content(tmp_path / "old.endocil", replace(tiny_content, manifest=manifest, spread={}))
-    with zipfile.ZipFile(tmp_path / "old.endocil") as file:
-        assert json.loads(file.read("manifest.json"))["format"] == 1
     bundle = Bundle.load(tmp_path / "old.endocil")
     said = bundle.predict(list(tiny_content.held_out.pixels[:5].numpy()))
     own = look(method, tiny_content.held_out.pixels[:5])
     torch.testing.assert_close(said.unlike_score, unlike_scores(own, {}), rtol=1e-4, atol=1e-4)
+
+
+def test_very_many_features_have_no_spread() -> None:
+    assert spread_of_features(torch.rand(4, MOST_FEATURES + 1), torch.tensor([0, 0, 1, 1])) == {}
 
 
 @pytest.mark.parametrize(

@@ -259,6 +259,8 @@ def test_an_answer_that_takes_too_long_is_given_up(
 
 
 def test_limits_that_cannot_work_are_refused() -> None:
+    with pytest.raises(EndocilError, match=r"no image of more than 89\.5 is decoded"):
+        Limits(megapixels=100)
     with pytest.raises(EndocilError, match="the limit batch is 0; expected a number above 0"):
         Limits(batch=0)
     for name in ("upload_megabytes", "megapixels", "request_megapixels", "upload_seconds", "answer_seconds"):

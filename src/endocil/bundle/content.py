@@ -76,7 +76,8 @@ def write_content(path: Path, content: Content) -> str:
     tensors = {f"method/{name}": value for name, value in content.state.items()}
     tensors |= {f"statistics/{name}": value for name, value in content.statistics.items()}
     tensors |= {f"spread/{name}": value for name, value in content.spread.items()}
-    text = json.dumps(content.manifest.model_dump(mode="json"), indent=2, allow_nan=False)
+    manifest = content.manifest.model_copy(update={"format": FORMAT})  # whatever it was read from
+    text = json.dumps(manifest.model_dump(mode="json"), indent=2, allow_nan=False)
     if len(text) > LARGEST_MANIFEST:
         raise EndocilError(
             f"the bundle's {MANIFEST} would have {len(text):,} bytes; at most {LARGEST_MANIFEST:,} can be read"
@@ -101,12 +102,15 @@ def read_content(path: Path | str) -> Content:
         tensors = load_tensors(_required(files, WEIGHTS))
         _refuse_other_parts(tensors)
         size = manifest.preprocessing.size
+        exemplars, held_out = (unpack(kind, files, size) for kind in ("exemplars", "held-out"))
+        if manifest.format == 1 and not len(exemplars) and not len(held_out):  # it did not say so
+            manifest = manifest.model_copy(update={"pictures": False})
         content = Content(
             manifest,
             _under("method", tensors),
             _under("statistics", tensors),
-            unpack("exemplars", files, size),
-            unpack("held-out", files, size),
+            exemplars,
+            held_out,
             digest,
             _under("spread", tensors),
         )

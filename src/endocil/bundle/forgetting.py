@@ -131,7 +131,11 @@ def _measured_again(
             told.append(f"still of the pictures that are gone: the class means of {', '.join(emptied)}")
     if gone[0] and before.spread:
         found = replace(found, spread=spread_of(method, found.exemplars, before.classes, batch=batch))
-        told.append("measured again: the spread of the exemplars' features")
+        told.append(
+            "measured again: the spread of the exemplars' features"
+            if found.spread
+            else "the spread of the exemplars' features is gone: a plain distance tells what is unlike"
+        )
     old, fitted = before.manifest.calibration, None
     if old is not None:
         fitted = calibrate(

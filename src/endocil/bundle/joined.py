@@ -14,6 +14,7 @@ from endocil.errors import EndocilError
 from endocil.images.cache import Images
 from endocil.images.table import ImageTable
 from endocil.report.names import portable
+from endocil.scenario import TRAIN
 
 KEPT = "memory"  # the part of exemplars, beside train, validation and test
 
@@ -40,11 +41,14 @@ def join(
     """All of them in one table, classes that are new behind the others in alphabetical order; and what to say.
 
     A new image with the id and the pixels of an exemplar is that exemplar, and is left out. So is one with the pixels
-    of a held-out image, whatever its id: that one must never be trained on."""
+    of a held-out image, whatever its id: that one must never be trained on; and one to be held out with the pixels of
+    an exemplar, which was."""
     images, table, origins = newcomers.images, newcomers.images.table, exemplars.origins
     ids = [str(portable(name)) for name in table.ids]
     held = _held(images, ids, held_out)
-    repeated = {*_repeated(images, ids, exemplars), *held}
+    aside = np.flatnonzero(newcomers.part != TRAIN).tolist()
+    trained = _same_pixels(images, aside, exemplars)
+    repeated = {*_repeated(images, ids, exemplars), *held, *trained}
     rows = np.array([row for row in range(len(table)) if row not in repeated], np.int64)
     names, labels = _labels(classes, origins, table.take(rows))
     taken = [origin.image for origin in (*origins, *held_out.origins)]
@@ -91,18 +95,25 @@ def _repeated(images: Images, ids: Sequence[str], pictures: Pictures) -> list[in
 
 def _held(images: Images, ids: Sequence[str], held_out: Pictures) -> dict[int, bool]:
     """Rows of new images that are held out already, and whether by another name."""
-    if not len(held_out):
-        return {}
     table, found = images.table, {}
+    for row, origin in _same_pixels(images, range(len(table)), held_out).items():
+        _refuse_other_class(origin, ids[row], table.classes[table.labels[row]])
+        found[row] = origin.image != ids[row]
+    return found
+
+
+def _same_pixels(images: Images, rows: Sequence[int], pictures: Pictures) -> dict[int, Origin]:
+    """Of some rows those with the pixels of a picture, and where it came from."""
+    if not len(pictures):
+        return {}
     origin_of = {
-        _print(pixels): origin for pixels, origin in zip(held_out.pixels, held_out.origins, strict=True)
+        _print(pixels): origin for pixels, origin in zip(pictures.pixels, pictures.origins, strict=True)
     }
-    for rows in torch.split(torch.arange(len(table)), 256):
-        for row, pixels in zip(rows.tolist(), images.gather(rows), strict=True):
-            origin = origin_of.get(_print(pixels))
-            if origin is not None:
-                _refuse_other_class(origin, ids[row], table.classes[table.labels[row]])
-                found[row] = origin.image != ids[row]
+    found = {}
+    for part in torch.split(torch.tensor(rows, dtype=torch.int64), 256):
+        for row, pixels in zip(part.tolist(), images.gather(part), strict=True):
+            if (origin := origin_of.get(_print(pixels))) is not None:
+                found[row] = origin
     return found
 
 

@@ -5,6 +5,7 @@ from collections import Counter
 from difflib import get_close_matches
 
 from endocil.assembly import Parts
+from endocil.bundle.calibration import NAMED
 from endocil.bundle.content import Content
 from endocil.bundle.step import Step
 from endocil.errors import EndocilError
@@ -124,9 +125,10 @@ def _uncalibrated(step: Step) -> list[str]:
     lacking = [name for name in names if name not in have]
     if not lacking or not have or not step.before.manifest.pictures:
         return []
+    more = " and others" if len(lacking) > NAMED else ""
     return [
-        f"the new bundle will not be calibrated: no held-out images of {', '.join(lacking)} (--validation, or a column "
-        f"split, holds some of the new images out)"
+        f"the new bundle will not be calibrated: no held-out images of {', '.join(lacking[:NAMED])}{more} "
+        f"(--validation, or a column split, holds some of the new images out)"
     ]
 
 

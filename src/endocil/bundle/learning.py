@@ -82,8 +82,9 @@ def learn(
     with folder.open(facts_of(step, terms)):
         parts = take_step(step, folder.path, trust=trust, show=show, tell=tell)
         content = content_after(step, parts, terms, most_held_out=held_out)
+        refuse_existing(place)  # another process may have been first
         digest = write_content(place, content)
-    folder.remove()
+        folder.remove()
     return Learned(content, digest, notes_on(content))
 
 

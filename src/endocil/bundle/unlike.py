@@ -15,6 +15,7 @@ from endocil.bundle.looking import Seen, look
 from endocil.bundle.pictures import Pictures
 from endocil.methods import Method
 
+MOST_FEATURES = 4096  # the matrix has its square: beyond, it would be larger than networks are
 SHRINKAGE = 0.1  # share of the mean variance that every direction gets: few exemplars, many directions
 MEANS, WHITENING = "means", "whitening"
 
@@ -22,7 +23,9 @@ MEANS, WHITENING = "means", "whitening"
 def spread_of(
     method: Method, exemplars: Pictures, classes: Sequence[str], *, batch: int = 64
 ) -> dict[str, Tensor]:
-    """How the exemplars' features spread about the means of their classes; empty where a class has none."""
+    """How the exemplars' features spread about the means of their classes; empty where a class has none.
+
+    So it is where there are very many features (DER has those of all tasks side by side)."""
     if {origin.class_name for origin in exemplars.origins} != set(classes):
         return {}
     labels = torch.tensor([classes.index(origin.class_name) for origin in exemplars.origins])
@@ -32,6 +35,8 @@ def spread_of(
 def spread_of_features(features: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """`whitening` (d, d): features times it lie about 1 from their class's mean. `means` (C, d): these, times it."""
     rows = features.double()
+    if rows.shape[1] > MOST_FEATURES:
+        return {}
     means = torch.stack([rows[labels == label].mean(dim=0) for label in range(int(labels.max()) + 1)])
     apart = rows - means[labels]
     covariance = apart.T @ apart / len(rows)  # (d, d)

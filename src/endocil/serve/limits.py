@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, fields
 
 from endocil.errors import EndocilError
+from endocil.images.decode import MAX_PIXELS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,10 @@ class Limits:
             value = getattr(self, field.name)
             if not (value > 0 and math.isfinite(value)):
                 raise EndocilError(f"the limit {field.name} is {value}; expected a number above 0")
+        if self.pixels > MAX_PIXELS:
+            raise EndocilError(
+                f"the limit megapixels is {self.megapixels}; no image of more than {MAX_PIXELS / 1e6:.1f} is decoded"
+            )
         if 2 * self.images > self.queue:
             raise EndocilError(
                 f"a request may have {self.images} images for two models, but only {self.queue} can wait; raise "
