@@ -61,7 +61,10 @@ def result_of(settings: Settings, folder: Path) -> dict[str, Any]:
         learn(before, listing, after, changes=[f"data.root={root}"])
     learned = time.monotonic()
     old = [one for one in scenario.table.classes if one != name]
-    write_tests(scenario, old, folder / "test.csv")
+    labels, tests = scenario.table.labels, scenario.part == TEST
+    held = labels == scenario.table.classes.index(name)
+    write_shown(scenario, tests & ~held, folder / "known.csv")
+    write_shown(scenario, held, folder / "unknown.csv")  # to the first bundle
     measured = {
         "before": recalls(before, scenario, old),
         "after": recalls(after, scenario, [*old, name]),
@@ -95,12 +98,12 @@ def write_list(scenario: Scenario, name: str, path: Path) -> tuple[Path, Path]:
     return path, table.reader.root  # type: ignore[attr-defined]
 
 
-def write_tests(scenario: Scenario, classes: Sequence[str], path: Path) -> None:
-    """The test images of some classes, as `endocil predict` takes them."""
+def write_shown(scenario: Scenario, wanted: np.ndarray, path: Path) -> None:
+    """Some images, as `endocil predict` and benchmarks/unlike.py take them."""
     table, root = scenario.table, scenario.table.reader.root  # type: ignore[attr-defined]
-    rows = np.flatnonzero(scenario.part == TEST).tolist()
-    names = [(table.ids[row], table.classes[table.labels[row]]) for row in rows]
-    write_csv(path, ("path", "label"), [(root / one, name) for one, name in names if name in classes])
+    rows = np.flatnonzero(wanted).tolist()
+    told = [(root / table.ids[row], table.classes[table.labels[row]]) for row in rows]
+    write_csv(path, ("path", "label"), told)
 
 
 def recalls(bundle: Path, scenario: Scenario, classes: Sequence[str]) -> dict[str, dict[str, float]]:
