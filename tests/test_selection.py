@@ -36,7 +36,7 @@ def test_greedy_mmd_equals_a_dense_float64_reference(name: str, m: int, d: int, 
     assert selection.indices.tolist() == dense_greedy(kernel, n)
     exact = [objective(kernel, selection.indices[:size].tolist()) for size in (1, n // 2, n)]
     measured = selection.mmd2[[0, n // 2 - 1, n - 1]].tolist()
-    assert measured == pytest.approx(exact, rel=0, abs=1e-12 if m <= 1024 else 1e-7)
+    assert measured == pytest.approx(exact, rel=0, abs=1e-12 if m <= 1024 else 1e-6)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -128,11 +128,14 @@ def test_autocast_and_gradients_around_it_change_nothing() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("kernels", [1, 5, 10])
-def test_float32_row_means_stay_well_within_the_error_allowed_for_them(name: str, kernels: int) -> None:
+def test_float32_stays_well_within_the_error_allowed_for_it(name: str, kernels: int) -> None:
     matrix = mmd.KernelMatrix(cases(2500, 24)[name], kernels, 2.0, "index", False)
     means = _greedy.RowMeans(matrix, picks=10, tile_bytes=None)
     off = means.values - matrix.all_sums(torch.float64, 2**20) / matrix.size
     assert bool((off.abs() <= means.error / 3).all())
+    everything = torch.arange(matrix.size)
+    off = matrix.rows(everything, torch.float32) - matrix.rows(everything)
+    assert float(off.abs().max()) <= means.entry_error / 3
 
 
 @pytest.mark.parametrize("name", CASES)

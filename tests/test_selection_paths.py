@@ -51,6 +51,42 @@ def test_the_matrix_is_kept_for_few_rows_or_many_picks_and_within_its_limit(
     assert [keeps(1099, 70), keeps(1100, 70)] == [True, False]
 
 
+def test_a_pick_multiplies_in_float32_and_scores_a_few_candidates_in_float64(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    matrix = KernelMatrix(cases(2500, 16)["random"], 5, 2.0, "index", False)
+    means = _greedy.RowMeans(matrix, 20, None)
+    rows, between = matrix.rows, matrix.between
+    of_rows, scored = list[torch.dtype](), list[int]()
+
+    def recorded_rows(indices: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+        of_rows.append(dtype)
+        return rows(indices, dtype)
+
+    def recorded_between(rows: Tensor, columns: Tensor) -> Tensor:
+        scored.append(len(rows))
+        return between(rows, columns)
+
+    monkeypatch.setattr(matrix, "rows", recorded_rows)
+    monkeypatch.setattr(matrix, "between", recorded_between)
+    _greedy.greedy(20, means)
+    assert of_rows.count(torch.float32) == len(scored) == 20
+    assert max(scored) < 10
+
+
+def test_where_float32_cannot_tell_rows_apart_the_sums_become_float64() -> None:
+    near = {}
+    for name in ("random", "tight"):
+        matrix = KernelMatrix(cases(2500, 16)[name], 5, 2.0, "index", False)
+        near[name] = _greedy.Nearness(_greedy.RowMeans(matrix, 20, None), among=None)
+        for _ in range(20):
+            near[name].add(near[name].best()[0])
+    assert not near["random"].exact
+    assert near["tight"].exact
+    expected = matrix.rows(near["tight"].chosen).sum(0).index_fill_(0, near["tight"].chosen, torch.inf)
+    torch.testing.assert_close(near["tight"].values, expected, rtol=0, atol=1e-12)
+
+
 @pytest.fixture
 def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tensors stay in memory, but the code takes them for a graphics card's."""

@@ -59,7 +59,7 @@ def test_swaps_equal_plain_loops_and_end_where_no_swap_lowers_mmd(name: str) -> 
 def test_swaps_from_any_start_equal_plain_loops(start: list[int]) -> None:
     features = gaussian(40, 3)
     matrix = KernelMatrix(features, 5, 2.0, "index", False)
-    end = swapped(matrix, start, RowMeans(matrix, 6, None))
+    end = swapped(start, RowMeans(matrix, 6, None))
     assert end == plain_swaps(dense_kernel(features), start) != start
 
 
@@ -128,4 +128,4 @@ def test_a_twin_is_no_reason_to_swap() -> None:
     assert torch.equal(firsts, 2 * select_by_mmd(features, 15, **options).indices)
     seconds = (firsts + 1).tolist()
     matrix = KernelMatrix(twice, 5, 2.0, "index", True)
-    assert swapped(matrix, seconds, RowMeans(matrix, 15, None)) == seconds
+    assert swapped(seconds, RowMeans(matrix, 15, None)) == seconds

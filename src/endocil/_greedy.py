@@ -22,27 +22,35 @@ KEEP = 16  # from 1/16 of the rows on, a matrix in float64 costs less than float
 KEPT_BYTES = 1 << 29  # of a matrix that is kept: 8192 rows
 SHARE = 8  # more than 1/8 of the rows one by one cost more than all of them by the upper triangle
 CHECKED_ROWS = 16
+MARGIN = 16  # times what they show
 ROUNDING = math.ldexp(1.0, -24)  # of a float32, relative
-CACHE_BYTES = 4 * 384 * 384  # two such tiles stay in a core's second-level cache
+CACHE_BYTES = 4 * 320 * 320  # two such tiles stay in a core's second-level cache of 1 MB
 DEVICE_BYTES = 1 << 26  # enough to keep a graphics card busy
 
 
 class RowMeans:
     """Row sums / m and how far each may be off: float32 where that will do, float64 on demand."""
 
+    entry_error = 0.0  # how far a single kernel value of float32 may be off
+
     def __init__(self, matrix: KernelMatrix, picks: int, tile_bytes: int | None) -> None:
         self.matrix = matrix
+        self.rows = torch.arange(matrix.size, device=matrix.points.device)
         self.tile_bytes = tile_bytes or (CACHE_BYTES if matrix.on_cpu else DEVICE_BYTES)
         # Graphics cards are fast enough in float64, which `allow_tf32` does not touch; TF32's error would be
         # far above the ties, and float32 on a card is never used here.
         self.exact = matrix.size <= max(EXACT_ROWS, KEEP * picks) or not matrix.on_cpu
         self._compute(keep=self.exact and 8 * matrix.size**2 <= KEPT_BYTES)
+        self.error = torch.zeros_like(self.values)
+        if not self.exact:
+            self._measure_float32()
 
     def sharpen(self, indices: Tensor) -> None:
         """Make these rows exact."""
         if len(indices) > self.matrix.size // SHARE:
             self.exact = True
             self._compute(keep=False)
+            self.error.zero_()
         else:
             self.values[indices] = self.matrix.sums(indices) / self.matrix.size
             self.error[indices] = 0.0
@@ -50,49 +58,86 @@ class RowMeans:
     def _compute(self, keep: bool) -> None:
         dtype = torch.float64 if self.exact else torch.float32
         self.values = self.matrix.all_sums(dtype, self.tile_bytes, keep) / self.matrix.size
-        self.error = torch.full_like(self.values, 0.0 if self.exact else self._float32_error())
 
-    def _float32_error(self) -> float:
+    def _measure_float32(self) -> None:
         """Roundings of |x|^2, times 1/s_i in each Gaussian; or, if worse, far above what some rows show."""
         spread = torch.arange(0, self.matrix.size, self.matrix.size // CHECKED_ROWS)
         farthest = self.matrix.points[:, -2].topk(CHECKED_ROWS, largest=False).indices
-        checked = torch.cat([spread, farthest])
-        off = self.matrix.sums(checked) / self.matrix.size - self.values[checked]
-        return max(8 * ROUNDING * self.matrix.steepness, 16 * float(off.abs().max()))
+        of_means = of_entries = 8 * ROUNDING * self.matrix.steepness / MARGIN
+        for index in self.matrix.parts(torch.cat([spread, farthest])):
+            exact = self.matrix.rows(index)
+            of_means = max(of_means, float((exact.mean(1) - self.values[index]).abs().max()))
+            of_entries = max(of_entries, float((exact - self.matrix.rows(index, torch.float32)).abs().max()))
+        self.error.fill_(MARGIN * of_means)
+        self.entry_error = MARGIN * of_entries
 
 
-def greedy(
-    matrix: KernelMatrix, n: int, means: RowMeans, among: list[int] | None = None
-) -> tuple[list[int], list[float]]:
-    """n rows, of all or of some, in order of choice, and MMD^2 after each."""
-    near = torch.zeros_like(means.values)  # kernel sum to the chosen rows; infinite for these themselves
-    if among is not None:
-        near.fill_(math.inf)[among] = 0.0
-    indices, mmd2 = list[int](), list[float]()
-    inside = across = 0.0  # kernel sums over chosen x chosen, and over chosen x class / m
-    for size in range(1, n + 1):
-        index = _best(near / size, means, _tie(size))
-        row = matrix.rows(torch.tensor([index], device=near.device))[0]
-        inside += 2.0 * float(near[index]) + matrix.kernels
-        across += float(row.mean())
-        near += row
-        near[index] = math.inf
-        indices.append(index)
-        mmd2.append(inside / size**2 - 2.0 * across / size)
-    level = float(means.values.mean())  # last, when they are sharpest
-    return indices, [max(0.0, level + rest) for rest in mmd2]
+class Nearness:
+    """The chosen rows and every row's kernel sum to them: float32 where that will do for the means."""
+
+    def __init__(self, means: RowMeans, among: list[int] | None) -> None:
+        self.matrix, self.means = means.matrix, means
+        self.exact = means.exact
+        self.values = torch.zeros_like(means.values)  # infinite for rows that must not be chosen
+        if among is not None:
+            self.values.fill_(math.inf)[among] = 0.0
+        self.chosen = self.values.new_empty(0, dtype=torch.int64)
+
+    def add(self, index: int) -> None:
+        new = self.chosen.new_tensor([index])
+        row = self.matrix.rows(new, torch.float64 if self.exact else torch.float32)[0]
+        self.values += row
+        self.values[index] = math.inf
+        self.chosen = torch.cat([self.chosen, new])
+
+    def best(self) -> tuple[int, float]:
+        """The row to choose next and its kernel sum to the chosen: float32 leaves candidates, float64 decides."""
+        size = len(self.chosen) + 1
+        tie = _tie(size)
+        if not self.exact:
+            score = self.values / size - self.means.values
+            error = float(self.means.error.max()) + self.means.entry_error * (size - 1) / size
+            candidates = (score <= score.min() + (2 * error + tie)).nonzero().flatten()
+            if len(candidates) * size <= self.matrix.size:
+                near = self.matrix.between(candidates, self.chosen).sum(1)
+                place = _best(near / size, candidates, self.means, tie)
+                return int(candidates[place]), float(near[place])
+            self._sharpen()  # for whole rows in float64 cost less
+        index = _best(self.values / size, self.means.rows, self.means, tie)
+        return index, float(self.values[index])
+
+    def _sharpen(self) -> None:
+        """All sums in float64, now and from now on."""
+        self.exact = True
+        self.values = torch.where(self.values.isinf(), self.values, 0.0)
+        for index in torch.split(self.chosen, 1):
+            self.values += self.matrix.rows(index)[0]
 
 
-def swapped(matrix: KernelMatrix, chosen: list[int], means: RowMeans) -> list[int]:
+def greedy(n: int, means: RowMeans, among: list[int] | None = None) -> tuple[list[int], Tensor]:
+    """n rows, of all or of some, in order of choice, and MMD^2 after each, (n,) float64."""
+    near, sums = Nearness(means, among), list[float]()
+    for _ in range(n):
+        index, to_chosen = near.best()
+        near.add(index)
+        sums.append(2.0 * to_chosen + means.matrix.kernels)
+    inside = means.values.new_tensor(sums).cumsum(0)  # kernel sum over chosen x chosen
+    across = means.values[near.chosen].cumsum(0)  # over chosen x class / m
+    sizes = torch.arange(1, n + 1, device=across.device)
+    mmd2 = means.values.mean() + inside / sizes**2 - 2.0 * across / sizes
+    return near.chosen.tolist(), mmd2.clamp_(min=0.0)
+
+
+def swapped(chosen: list[int], means: RowMeans) -> list[int]:
     """Each chosen row in turn gives way to the best of all others, until no swap of one row lowers MMD^2."""
-    n, chosen = len(chosen), list(chosen)
+    matrix, n, chosen = means.matrix, len(chosen), list(chosen)
     rows = matrix.rows(torch.tensor(chosen, device=means.values.device))  # (n, m)
     near = rows.sum(0)
     for _ in range(PASSES):
         before = list(chosen)
         for place, old in enumerate(before):
             others = (near - rows[place]).index_fill_(0, _others(chosen, place, near), math.inf)
-            new = _best(others / n, means, _tie(n), prefer=old)
+            new = _best(others / n, means.rows, means, _tie(n), prefer=old)
             if new != old:
                 chosen[place] = new
                 row = matrix.rows(torch.tensor([new], device=near.device))[0]
@@ -107,15 +152,16 @@ def _others(chosen: list[int], place: int, like: Tensor) -> Tensor:
     return torch.tensor(chosen[:place] + chosen[place + 1 :], dtype=torch.int64, device=like.device)
 
 
-def _best(near: Tensor, means: RowMeans, tie: float, prefer: int | None = None) -> int:
-    """The minimum of near - means, of equals `prefer` or the first: float32 leaves candidates, float64 decides."""
-    score = near - means.values
+def _best(near: Tensor, rows: Tensor, means: RowMeans, tie: float, prefer: int | None = None) -> int:
+    """The place in `rows` of the least near - mean; of equals `prefer` or the first."""
+    score = near - means.values[rows]
     if not means.exact:
-        candidates = (score - means.error <= (score + means.error).min() + tie).nonzero().flatten()
-        unsure = candidates[means.error[candidates] > 0]
+        error = means.error[rows]
+        candidates = (score - error <= (score + error).min() + tie).nonzero().flatten()
+        unsure = candidates[error[candidates] > 0]
         if len(candidates) > 1 and len(unsure) > 0:
-            means.sharpen(unsure)
-            return _best(near, means, tie, prefer)
+            means.sharpen(rows[unsure])
+            return _best(near, rows, means, tie, prefer)
     if prefer is not None and float(score[prefer]) <= float(score.min()) + tie:
         return prefer
     return first_minimum(score, tie)

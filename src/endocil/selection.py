@@ -55,11 +55,11 @@ def select_by_mmd(
     with one_thread_each() as workers:
         matrix = KernelMatrix(features, kernels, scale, bandwidth, self_pairs, workers)
         means = RowMeans(matrix, n, block_bytes)
-        indices, mmd2 = greedy(matrix, n, means)
+        indices, mmd2 = greedy(n, means)
         if refine == "swap":
-            indices, mmd2 = greedy(matrix, n, means, among=swapped(matrix, indices, means))
+            indices, mmd2 = greedy(n, means, among=swapped(indices, means))
     chosen = torch.tensor(indices, device=features.device)
-    return Selection(chosen, matrix.points.new_tensor(mmd2), mmd_bound(len(indices), kernels))
+    return Selection(chosen, mmd2, mmd_bound(len(indices), kernels))
 
 
 @torch.no_grad()
@@ -83,14 +83,10 @@ def squared_mmd(
         )
     with one_thread_each() as workers:
         matrix = KernelMatrix(features, kernels, scale, bandwidth, self_pairs, workers)
-        level = float(RowMeans(matrix, n, block_bytes).values.mean())
-        inside = across = 0.0
-        indices = indices.to(matrix.points.device)
-        for index in torch.split(indices, 1):
-            row = matrix.rows(index)[0]
-            inside += float(row[indices].sum())
-            across += float(row.mean())
-    return max(0.0, level + inside / n**2 - 2.0 * across / n)
+        means = RowMeans(matrix, n, block_bytes).values
+        indices = indices.to(means.device)
+        inside = sum(float(matrix.between(part, indices).sum()) for part in torch.split(indices, 256))
+    return max(0.0, float(means.mean()) + inside / n**2 - 2.0 * float(means[indices].mean()))
 
 
 def mmd_bound(n: int, kernels: int = 5) -> float:

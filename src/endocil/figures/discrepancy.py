@@ -73,12 +73,11 @@ def prefix_mmd2(
     own = [options[name] for name in ("kernels", "scale", "bandwidth", "self_pairs")]
     with one_thread_each() as workers:
         matrix = KernelMatrix(features, own[0], own[1], own[2], own[3], workers)
-        means = RowMeans(matrix, len(indices), None)
-        rows = matrix.rows(indices)  # (n, m)
-        inside = rows[:, indices].cumsum(0).cumsum(1).diagonal()  # of the first k with the first k
-        across = rows.mean(1).cumsum(0)
+        means = RowMeans(matrix, len(indices), None).values
+        inside = matrix.between(indices, indices).cumsum(0).cumsum(1).diagonal()  # of the first k, with these
+        across = means[indices].cumsum(0)
         k = torch.arange(1, len(indices) + 1, dtype=torch.float64)
-        found = means.values.mean() + inside / k**2 - 2.0 * across / k
+        found = means.mean() + inside / k**2 - 2.0 * across / k
     return np.asarray(found.clamp_min(0.0).numpy(), dtype=np.float64)
 
 
