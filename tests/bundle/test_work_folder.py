@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from endocil import EndocilError
-from endocil.bundle.work_folder import EVENTS, FACTS, WHAT, WorkFolder
+from endocil.bundle.work_folder import EVENTS, FACTS, LOCK, WHAT, WorkFolder
 from endocil.checkpoint import FILE
 from endocil.files import temporary_beside
 
@@ -20,7 +20,7 @@ def stopped(path: Path) -> None:
             file.write_bytes(b"")
 
 
-@pytest.mark.parametrize("name", [".git", ".cache/x", "mine.txt", FACTS, FILE, EVENTS, ".mine.tmp"])
+@pytest.mark.parametrize("name", [".git", ".cache/x", "mine.txt", LOCK, FACTS, FILE, EVENTS, ".mine.tmp"])
 def test_a_folder_with_other_files_is_refused_and_stays(name: str, tmp_path: Path) -> None:
     file = tmp_path / "work" / name
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -56,6 +56,8 @@ class WorkFolder:
     def _only_ours(self) -> bool:
         """Nothing, a step that was begun, or what a kill leaves before its first record was written."""
         names = {entry.name for entry in self.path.iterdir()} - {file.name for file in self._temporary()}
+        if LOCK in names and (self.path / LOCK).stat().st_size > 0:  # ours is empty
+            return False
         begun = set(WHAT) <= set(self._recorded())
         return names <= ({LOCK, FACTS, EVENTS, FILE} if begun else {LOCK})
 
