@@ -56,7 +56,7 @@ class KernelMatrix:
     def columns32(self) -> Tensor:
         """(d + 2, m): in this layout the product with a single row takes half the time."""
         columns = self.points.new_empty(self.points.shape[1], self.size, dtype=torch.float32)
-        for part, rows in zip(columns.split(256, dim=1), self.points.split(256), strict=True):
+        for part, rows in zip(torch.split(columns, 256, 1), torch.split(self.points, 256), strict=True):
             part.copy_(rows.float().T)  # a few at a time stay in the cache
         return columns
 
