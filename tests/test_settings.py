@@ -69,6 +69,8 @@ def test_of_two_settings_that_exclude_each_other_the_override_counts() -> None:
         ("trains.epochs=3", "unknown settings key 'trains'; known: data, memory, method"),
         ("train.epochs=many", "train.epochs: input should be a valid integer"),
         ("train.epochs=0", "train.epochs: input should be greater than or equal to 1, got 0"),
+        ("train.learning_rate=inf", "train.learning_rate: input should be a finite number, got inf"),
+        ("train.weight_decay=nan", "train.weight_decay: input should be a finite number, got nan"),
         ("epochs", "is not of the form key=value"),
         ("seed.x=1", "'seed' is a value, not a section"),
     ],

@@ -76,6 +76,8 @@ def _as_text(value: Any) -> Any:
 class TrainSettings(_Section):
     """EndoCIL, Experimental Setting; augmentation as far as the paper tells."""
 
+    model_config = ConfigDict(allow_inf_nan=False)  # a run would end in its first epoch
+
     epochs: int = Field(100, ge=1)
     learning_rate: float = Field(0.1, gt=0.0)
     milestones: tuple[int, ...] = (50, 70)

@@ -12,7 +12,7 @@ from endocil import EndocilError
 from endocil.methods import METHODS, method_class
 from endocil.sweep.file import read_sweep
 from endocil.sweep.local import default_workers
-from endocil.sweep.plan import Planned, plan
+from endocil.sweep.plan import Planned, plan, tables
 from endocil.sweep.tuning import points
 
 HOME = Path(__file__).parents[2]
@@ -82,6 +82,54 @@ def test_a_run_keeps_its_name_whatever_else_is_in_the_file(tmp_path: Path) -> No
     (few,) = planned(tmp_path, vary={"method": ["icarl"]})
     many = planned(tmp_path, vary={"method": ["icarl", "wa"], "seed": [0, 1], "memory.per_class": [4, 5]})
     assert few.digest in {one.digest for one in many}
+
+
+def of_folder(root: str) -> dict[str, object]:
+    return {**SMALL, "data": {"name": "folder", "root": root, "size": 16}}
+
+
+def test_settings_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mine.toml").write_text(tomli_w.dumps(of_folder(f"/{folder}/images")))
+    runs = planned(tmp_path, settings=["a/mine.toml", "tiny.toml", "b/mine.toml"], vary={"seed": [0, 1]})
+    assert {one.source for one in runs} == {"a-mine", "tiny", "b-mine"}
+    assert {(one.settings.data.options.get("root"), tables(runs)[one.digest]) for one in runs} == {
+        ("/a/images", "a-mine"),
+        (None, "tiny"),
+        ("/b/images", "b-mine"),
+    }
+
+
+def test_a_file_named_like_a_preset_is_told_from_it(tmp_path: Path) -> None:
+    (tmp_path / "smoke.toml").write_text(tomli_w.dumps(SMALL))
+    assert [one.source for one in planned(tmp_path, settings=["smoke", "smoke.toml"])] == ["smoke", "smoke-2"]
+
+
+@pytest.mark.parametrize(
+    ("roots", "names"),
+    [
+        (["/x/images"], ["tiny"]),
+        (["/x/images", "/y/images"], ["tiny-x-images", "tiny-y-images"]),
+        (["/x/one", "/x/two"], ["tiny-one", "tiny-two"]),
+        (["x y/images", "x-y/images"], ["tiny-x-y-images", "tiny-x-y-images-2"]),
+    ],
+)
+def test_every_folder_of_images_has_a_table_of_its_own(
+    tmp_path: Path, roots: list[str], names: list[str]
+) -> None:
+    file = write_sweep(tmp_path, settings="tiny.toml", vary={"data.root": roots, "seed": [0, 1]})
+    (tmp_path / "tiny.toml").write_text(tomli_w.dumps(of_folder("/nowhere")))
+    runs = plan(read_sweep(file), tmp_path)
+    found = {(one.settings.data.options["root"], tables(runs)[one.digest]) for one in runs}
+    assert found == set(zip(roots, names, strict=True))
+
+
+def test_other_paths_share_a_table_unless_a_report_would_take_them_for_one(tmp_path: Path) -> None:
+    other = planned(tmp_path, vary={"network.weights": ["/a/one.pt", "/a/two.pt"], "seed": [0, 1]})
+    assert set(tables(other).values()) == {"tiny"}
+    alike = planned(tmp_path, vary={"network.weights": ["/a/one.pt", "/b/one.pt"], "seed": [0, 1]})
+    assert set(tables(alike).values()) == {"tiny-a-one.pt", "tiny-b-one.pt"}
 
 
 def test_runs_that_begin_together_seldom_wait_for_the_same_first_task(tmp_path: Path) -> None:

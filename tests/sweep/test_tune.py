@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -63,6 +64,10 @@ def test_tuning_predicts_validation_images_alone_and_its_runs_stay_out_of_the_le
     [
         ({"search": RATES}, "set scenario.validation to a share"),
         ({}, "there is nothing to search"),
+        (
+            {"search": {"train.learning_rate": []}, "samples": 2},
+            "search.train.learning_rate is an empty list; give at least one value",
+        ),
         ({"search": RATES, "metric": "softmax.accuracy"}, "known: softmax.acc_last"),
         (
             {"search": RATES, "settings": ["tiny.toml", "smoke"], "set": {"scenario.validation": 0.2}},
@@ -110,6 +115,31 @@ def test_a_metric_without_a_value_is_an_error_and_gives_no_rank(
     assert not (folder / "best.toml").exists()
     listed = list(csv.DictReader((folder / "tuning.csv").open(encoding="utf-8")))
     assert [row["rank"] for row in listed] == ["", ""]
+
+
+def drawn(folder: Path, samples: int, **limits: object) -> list[float]:
+    asked = read_sweep(write_sweep(folder, search={"train.epochs": limits}, samples=samples))
+    return [point["train.epochs"] for point in points(asked)]
+
+
+def test_whole_numbers_are_drawn_evenly_and_the_ends_no_less_often(tmp_path: Path) -> None:
+    often = Counter(drawn(tmp_path, 3000, low=1, high=3))
+    assert set(often) == {1, 2, 3}
+    assert all(900 < count < 1100 for count in often.values()), often
+
+
+def test_whole_numbers_drawn_by_size_stay_within_the_ends_and_become_rarer(tmp_path: Path) -> None:
+    often = Counter(drawn(tmp_path, 6000, low=1, high=4, log=True))
+    assert set(often) == {1, 2, 3, 4}
+    assert often[1] > often[2] > often[3] > often[4] > 500
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_rounding_to_four_digits_steps_over_neither_end(tmp_path: Path, log: bool) -> None:
+    found = drawn(tmp_path, 200, low=0.123456, high=0.123561, log=log)
+    assert min(found) >= 0.123456
+    assert max(found) <= 0.123561
+    assert 0.1235 in found
 
 
 @pytest.mark.parametrize(("chosen", "kept"), [({"run.threads": 2}, 2), ({}, None)])

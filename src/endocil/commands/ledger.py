@@ -22,10 +22,26 @@ def add(
 
     for one in runs:
         try:
-            said = f"added {add_to_ledger(one, folder)}"
+            said = f"added {add_to_ledger(one, folder, content=_content_of_run(one))}"
         except AlreadyInLedgerError as there:  # not a failure: the results are kept
             said = str(there)
         say(said)
+
+
+def _content_of_run(run: Path) -> str | None:
+    """A digest of the images that a run has learned, where they are here and still those of its split."""
+    from endocil.assembly import kept_table, scenario_of
+    from endocil.audit.content import content, rows_of
+    from endocil.files import read_csv
+    from endocil.run_folder import RunFolder
+
+    try:
+        settings = RunFolder(run).settings()
+        scenario = scenario_of(kept_table(settings), settings)
+        learned = [(row["image"], row["class"], row["part"]) for row in read_csv(run / "split.csv")]
+        return content(scenario) if learned == rows_of(scenario) else None
+    except (EndocilError, OSError):  # a run of another machine, whose data is not here
+        return None
 
 
 def table(

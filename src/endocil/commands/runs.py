@@ -8,7 +8,6 @@ import typer
 from endocil.commands.common import Devices, Nodes, Output, Overrides, Run, Source, console, resumable, say
 from endocil.commands.ledger import add
 from endocil.devices import leads
-from endocil.errors import EndocilError
 
 if TYPE_CHECKING:
     from endocil.settings import Settings
@@ -49,28 +48,24 @@ def in_ledger(settings: "Settings", into: Path) -> Path | None:
     from endocil.recorded import completed
     from endocil.report import find_in_ledger
 
-    found = find_in_ledger(completed(complete(settings)), into, complete=completed)
+    whole = complete(settings)
+    found = find_in_ledger(completed(whole), into, complete=completed)
     if found is not None:
-        _refuse_other_images(found, complete(settings))
+        _refuse_other_images(found, whole)
     return found
 
 
 def _refuse_other_images(entry: Path, settings: "Settings") -> None:
-    """A folder of the same name somewhere else may hold other images: their numbers must not be mixed."""
-    import json
-
-    from endocil.assembly import kept_table
+    from endocil.assembly import kept_table, scenario_of
+    from endocil.audit.content import content
+    from endocil.report.ledger import refuse_other_images
 
     table = kept_table(settings)
-    here = dict(zip(table.classes, table.counts().tolist(), strict=True))
-    there = {
-        name: sum(parts.values()) for name, parts in json.loads(entry.read_text("utf-8"))["images"].items()
-    }
-    if here != there:
-        raise EndocilError(
-            f"{entry} has these settings, but on other images ({sum(there.values())}, here {sum(here.values())}); "
-            f"rename the data folder or choose another ledger"
-        )
+    counts = dict(zip(table.classes, table.counts().tolist(), strict=True))
+    where = settings.data.options.get("root", settings.data.name)
+    refuse_other_images(
+        entry, counts, lambda: content(scenario_of(table, settings)), where=f"a run on {where}"
+    )
 
 
 def _run(

@@ -136,8 +136,27 @@ def _kept(runs: "list[Planned]", into: Path | None) -> dict[str, Path]:
     """Which runs the ledger has, by digest."""
     from endocil.commands.runs import in_ledger
 
-    found = {} if into is None else {one.digest: in_ledger(one.settings, into) for one in runs}
+    if into is None:
+        return {}
+    _refuse_alike(runs, into)
+    found = {one.digest: in_ledger(one.settings, into) for one in runs}
     return {digest: entry for digest, entry in found.items() if entry is not None}
+
+
+def _refuse_alike(runs: "list[Planned]", into: Path) -> None:
+    """A ledger knows a folder by its last name: of two data sets alike in that it can keep one."""
+    from endocil.recorded import completed
+    from endocil.report.ledger import ledger_name
+
+    planned: dict[str, Planned] = {}
+    for one in runs:
+        other = planned.setdefault(ledger_name(completed(one.settings)), one)
+        if other is not one:
+            roots = " and ".join(str(each.settings.data.options.get("root")) for each in (other, one))
+            raise EndocilError(
+                f"{other.name} and {one.name} would be one entry of {into} (data.root: {roots}); rename a data folder, "
+                "or keep their results without --ledger"
+            )
 
 
 def _list(folder: "SweepFolder", runs: "list[Planned]", kept: dict[str, Path]) -> None:

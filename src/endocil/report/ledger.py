@@ -6,8 +6,8 @@ once in the ledger need not be repeated.
 
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,10 +42,14 @@ class Entry:
     seconds: float | None = None  # of training
     seconds_per_epoch: float | None = None
     peak_megabytes: float | None = None
+    images: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # class -> part -> number of images
+    content: str | None = None  # a digest of the images; entries of earlier versions have none
 
 
-def add_to_ledger(run_folder: Path, ledger_folder: Path = LEDGER) -> Path:
-    """Store a finished run's small results and return the file; a run that is there already is refused."""
+def add_to_ledger(run_folder: Path, ledger_folder: Path = LEDGER, *, content: str | None = None) -> Path:
+    """Store a finished run's small results and return the file; a run that is there already is refused.
+
+    `content`: a digest of the run's images, where it is known."""
     record = read_run(run_folder)
     if evaluated_part(record.settings) != "test":
         raise EndocilError(
@@ -54,10 +58,37 @@ def add_to_ledger(run_folder: Path, ledger_folder: Path = LEDGER) -> Path:
         )
     there = find_in_ledger(record.settings, ledger_folder)
     if there is not None:
+        refuse_other_images(there, in_all(record.images), lambda: content, where=run_folder)
         raise AlreadyInLedgerError(there)
     file = Path(ledger_folder) / ledger_name(record.settings)
-    write_atomically(file, _compact_json(_entry(record)))
+    write_atomically(file, _compact_json(_entry(record, content)))
     return file
+
+
+def in_all(images: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """How many images each class has, whatever their part."""
+    return {name: sum(parts.values()) for name, parts in images.items()}
+
+
+def refuse_other_images(
+    file: Path, counts: Mapping[str, int], content: Callable[[], str | None], *, where: object
+) -> None:
+    """A folder of the same name somewhere else may hold other images: their numbers must not pass for these.
+
+    `content` may have to read all images, so it is asked only where the entry has something to compare it with."""
+    entry = _read_entry(file)
+    known = in_all(entry.images)
+    if known != counts:
+        told = f"{sum(known.values())}, here {sum(counts.values())}"
+    else:
+        here = None if entry.content is None else content()
+        if here is None or here == entry.content:
+            return
+        told = f"digest {entry.content}, here {here}"
+    raise EndocilError(
+        f"{file} has the settings of {where}, but on other images ({told}); "
+        f"rename the data folder or choose another ledger"
+    )
 
 
 def find_in_ledger(
@@ -111,7 +142,8 @@ def _read_entry(file: Path) -> Entry:
         measured = {
             key: stored.get(key) for key in ("parameters", "seconds", "seconds_per_epoch", "peak_megabytes")
         }
-        return Entry(file, stored["settings"], stored["metrics"], stored["exemplars"], **measured)
+        about = {"images": stored.get("images", {}), "content": stored.get("content")}
+        return Entry(file, stored["settings"], stored["metrics"], stored["exemplars"], **measured, **about)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise EndocilError(
             f"{file} is not an entry of the ledger ({error}); remove it and add the run again "
@@ -119,11 +151,12 @@ def _read_entry(file: Path) -> Entry:
         ) from error
 
 
-def _entry(record: RunRecord) -> dict[str, Any]:
+def _entry(record: RunRecord, content: str | None) -> dict[str, Any]:
     return {
         "settings": portable(record.settings),
         "environment": portable(record.environment),
         "images": record.images,
+        **({} if content is None else {"content": content}),
         "exemplars": len(record.exemplars),
         "metrics": {key: _rounded(_without_confusions(value)) for key, value in record.metrics.items()},
         **_measured(record),

@@ -71,6 +71,8 @@ def _refuse_silent(address: str) -> None:
     host, _, port = place.rpartition(":")
     if scheme == "ray" and not port.isdigit():
         host, port = place, str(CLIENT_PORT)
+    if not host and (scheme == "ray" or port.isdigit()):
+        raise EndocilError(f"--ray {address}: it names no machine; give HOST:PORT, ray://HOST or auto")
     if not host or not port.isdigit():
         return  # a word such as auto or local
     try:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from endocil.locking import lock
 from endocil.report import RunRecord, read_run, write_page
 from endocil.run_folder import RunFolder
 from endocil.settings import load_settings
-from endocil.sweep.plan import Planned, override
+from endocil.sweep.plan import Planned, override, tables
 from endocil.sweep.worker import Job
 
 
@@ -59,12 +59,13 @@ class SweepFolder:
             environment=_variables(text),
         )
 
-    def records(self, runs: Iterable[Planned]) -> dict[str, list[RunRecord]]:
-        """The finished runs by the settings that they come from."""
+    def records(self, runs: Sequence[Planned]) -> dict[str, list[RunRecord]]:
+        """The finished runs by the table in which they belong, which has the same name when others are finished."""
         found: dict[str, list[RunRecord]] = {}
+        table_of = tables(runs)
         for one in runs:
             if self.run(one).finished():
-                found.setdefault(one.source, []).append(read_run(self.run(one).path))
+                found.setdefault(table_of[one.digest], []).append(read_run(self.run(one).path))
         return found
 
     def write_page(self, source: str, records: Sequence[RunRecord], *, alone: bool) -> str:

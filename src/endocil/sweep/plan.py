@@ -5,18 +5,18 @@ import itertools
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePath
+from typing import Any, TypeVar
 
 import tomli_w
 
 from endocil.assembly import complete
 from endocil.errors import EndocilError
 from endocil.methods import method_class
-from endocil.report.grouping import evaluated_part, flat
+from endocil.report.grouping import evaluated_part, flat, identity
 from endocil.report.names import written
 from endocil.settings import Settings, load_settings, presets
 from endocil.sweep.file import Block, SweepFile
@@ -24,6 +24,7 @@ from endocil.sweep.file import Block, SweepFile
 # a section that names a thing: `method = ["icarl"]` means method.name
 NAMING = {"data": "name", "network": "backbone", "memory": "select", "method": "name"}
 Changes = tuple[tuple[str, Any], ...]
+K = TypeVar("K", bound=Hashable)
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,8 @@ def plan(
 
     `points` are settings to search, beside what varies. A run takes one thread unless the settings say otherwise."""
     found: dict[str, Planned] = {}
+    sources = [source for block in file.blocks for source in block.sources]
+    named = told_apart({source: (*Path(source).parent.parts, Path(source).stem) for source in sources})
     for block in file.blocks:
         for source, varied in itertools.product(block.sources, _combinations(block, points)):
             common = [one for key, value in block.set.items() for one in assigned(key, value)]
@@ -99,9 +102,63 @@ def plan(
             settings = load_settings(_located(source, here), [*given, *overrides])
             chosen = settings.run.threads is not None
             settings = settings if chosen else load_settings(settings, ["run.threads=1"])
-            one = Planned(Path(source).stem, complete(settings), varied, chosen)
+            one = Planned(named[source], complete(settings), varied, chosen)
             found.setdefault(one.digest, one)
     return list(_taking_turns(found.values()))
+
+
+def told_apart(parts: Mapping[K, Sequence[str]]) -> dict[K, str]:
+    """A name for each path: its last part, and as many folders before it as tell it from others that end alike."""
+    wanted = {}
+    for key, path in parts.items():
+        alike = {tuple(other) for other in parts.values() if other[-1:] == path[-1:]}
+        deep = next(n for n in itertools.count(1) if len({other[-n:] for other in alike}) == len(alike))
+        wanted[key] = "-".join([*map(_plain, path[-deep:-1]), *path[-1:]])
+    return _numbered(wanted)
+
+
+def _numbered(names: Mapping[K, str]) -> dict[K, str]:
+    """The same names, and -2, -3 ... behind those that are taken."""
+    found: dict[K, str] = {}
+    for key, name in names.items():
+        others = (f"{name}-{number}" for number in itertools.count(2))
+        found[key] = next(one for one in itertools.chain([name], others) if one not in found.values())
+    return found
+
+
+def tables(runs: Sequence[Planned]) -> dict[str, str]:
+    """By its digest, the table in which a run belongs: one for each data set of each settings file.
+
+    Reports know a path by its last name. Here nothing is reported as one row that differs in a whole path: such runs
+    are in tables of their own."""
+    decide = [decisive(one.settings) for one in runs]
+    keys = [*_told_alike(runs), "data.root"]  # the name of a table ends with its data
+    keyed = {
+        one.digest: (one.source, tuple(str(values.get(key, "")) for key in keys))
+        for one, values in zip(runs, decide, strict=True)
+    }
+    places: dict[str, dict[tuple[str, ...], tuple[str, ...]]] = defaultdict(dict)
+    for source, paths in keyed.values():
+        places[source][paths] = tuple(part for path in paths for part in PurePath(path).parts)
+    named = {
+        (source, paths): source if len(several) == 1 else f"{source}-{_plain(name)}".strip("-")
+        for source, several in places.items()
+        for paths, name in told_apart(several).items()
+    }
+    names = _numbered(named)
+    return {digest: names[key] for digest, key in keyed.items()}
+
+
+def _told_alike(runs: Sequence[Planned]) -> list[str]:
+    """The settings, data.root apart, of which several values have the same name in a report."""
+    whole: dict[str, set[str]] = defaultdict(set)
+    told: dict[str, set[str]] = defaultdict(set)
+    for one in runs:
+        short = identity(one.settings.model_dump(mode="json", exclude_none=True))
+        for key, value in decisive(one.settings).items():
+            whole[key].add(str(value))
+            told[key].add(str(short.get(key)))
+    return sorted(key for key in whole if key != "data.root" and len(told[key]) < len(whole[key]))
 
 
 def _combinations(block: Block, points: Sequence[Mapping[str, Any]]) -> Iterator[Changes]:

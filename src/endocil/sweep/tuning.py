@@ -45,12 +45,22 @@ def points(file: SweepFile) -> list[Point]:
 def _drawn(values: Range | list[Any], draw: random.Random) -> Any:
     if isinstance(values, list):
         return draw.choice(values)
-    if values.log:
-        number = math.exp(draw.uniform(math.log(values.low), math.log(values.high)))
-    else:
-        number = draw.uniform(values.low, values.high)
-    whole = isinstance(values.low, int) and isinstance(values.high, int)
-    return round(number) if whole else float(f"{number:.4g}")
+    low, high = values.low, values.high
+    if isinstance(low, int) and isinstance(high, int):
+        return _whole(low, high, values.log, draw)
+    number = _by_size(low, high, draw) if values.log else draw.uniform(low, high)
+    return min(max(float(f"{number:.4g}"), float(low)), float(high))  # rounding may have stepped over an end
+
+
+def _whole(low: int, high: int, log: bool, draw: random.Random) -> int:
+    if not log:
+        return draw.randint(low, high)
+    # from half a number beyond the ends, as otherwise less is rounded to them than to the others
+    return min(max(round(_by_size(low - 0.5, high + 0.5, draw)), low), high)
+
+
+def _by_size(low: float, high: float, draw: random.Random) -> float:
+    return math.exp(draw.uniform(math.log(low), math.log(high)))
 
 
 def head_and_metric(name: str) -> tuple[str, str]:

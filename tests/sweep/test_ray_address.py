@@ -1,0 +1,17 @@
+"""Addresses for `--ray` that Ray itself would wait for."""
+
+import pytest
+
+from endocil import EndocilError
+from endocil.sweep.cluster import _refuse_silent
+
+
+@pytest.mark.parametrize("address", ["ray://", "ray://:10001", ":6379"])
+def test_an_address_without_a_machine_is_refused(address: str) -> None:
+    with pytest.raises(EndocilError, match=f"--ray {address}: it names no machine; give HOST:PORT"):
+        _refuse_silent(address)
+
+
+@pytest.mark.parametrize("word", ["auto", "local"])
+def test_a_word_is_left_to_ray(word: str) -> None:
+    _refuse_silent(word)
