@@ -21,6 +21,7 @@ EXACT_ROWS = 1024  # up to so many rows float64 costs a few hundredths of a seco
 KEEP = 16  # from 1/16 of the rows on, a matrix in float64 costs less than float32 and a row for each pick
 KEPT_BYTES = 1 << 29  # of a matrix that is kept: 8192 rows
 SHARE = 8  # more than 1/8 of the rows one by one cost more than all of them by the upper triangle
+STEEPEST = 32.0  # a kernel of which float32 would tell too little: the default's steepness is 7.75
 CHECKED_ROWS = 16
 MARGIN = 16  # times what they show
 ROUNDING = math.ldexp(1.0, -24)  # of a float32, relative
@@ -39,7 +40,8 @@ class RowMeans:
         self.tile_bytes = tile_bytes or (CACHE_BYTES if matrix.on_cpu else DEVICE_BYTES)
         # Graphics cards are fast enough in float64, which `allow_tf32` does not touch; TF32's error would be
         # far above the ties, and float32 on a card is never used here.
-        self.exact = matrix.size <= max(EXACT_ROWS, KEEP * picks) or not matrix.on_cpu
+        small = matrix.size <= max(EXACT_ROWS, KEEP * picks)
+        self.exact = small or not matrix.on_cpu or matrix.steepness > STEEPEST
         self._compute(keep=self.exact and 8 * matrix.size**2 <= KEPT_BYTES)
         self.error = torch.zeros_like(self.values)
         if not self.exact:
@@ -63,11 +65,14 @@ class RowMeans:
         """Roundings of |x|^2, times 1/s_i in each Gaussian; or, if worse, far above what some rows show."""
         spread = torch.arange(0, self.matrix.size, self.matrix.size // CHECKED_ROWS)
         farthest = self.matrix.points[:, -2].topk(CHECKED_ROWS, largest=False).indices
-        of_means = of_entries = 8 * ROUNDING * self.matrix.steepness / MARGIN
+        of_means = 8 * ROUNDING * self.matrix.steepness / MARGIN
+        of_entries = 4 * of_means  # one has no others to be averaged with
         for index in self.matrix.parts(torch.cat([spread, farthest])):
             exact = self.matrix.rows(index)
             of_means = max(of_means, float((exact.mean(1) - self.values[index]).abs().max()))
             of_entries = max(of_entries, float((exact - self.matrix.rows(index, torch.float32)).abs().max()))
+            twins = self.matrix.between(index, index, torch.float32).diagonal()  # where rounding shows most
+            of_entries = max(of_entries, float((twins - self.matrix.kernels).abs().max()))
         self.error.fill_(MARGIN * of_means)
         self.entry_error = MARGIN * of_entries
 

@@ -20,6 +20,7 @@ from torch import Tensor
 Bandwidth = Literal["index", "literal"]
 
 ROWS_BYTES = 1 << 24  # of whole rows at a time
+SQUARINGS = 8  # of an exponential in a row; each doubles its relative rounding
 
 _thread_count = threading.Lock()  # torch has one thread count for the whole process
 
@@ -68,15 +69,14 @@ class KernelMatrix:
         if self.kept is not None:
             return self.kept[indices]
         columns = self.columns(dtype)
-        exponent = columns.new_empty(len(indices), self.size)
-        torch.mm(_left_factor(columns[:, indices]), columns, out=exponent)  # autocast leaves `out` alone
+        exponent = _product(columns[:, indices], columns)
         exponent.scatter_(1, indices[:, None], 0.0)  # the distance to itself, whatever the rounding
         return gaussians_(exponent, self.kernels, self.scale)
 
-    def between(self, rows: Tensor, columns: Tensor) -> Tensor:
-        """The kernel of some rows with some others in float64, (r, c)."""
-        exponent = _left_factor(self.points.T[:, rows]) @ self.points[columns].T
-        return gaussians_(exponent, self.kernels, self.scale)
+    def between(self, rows: Tensor, others: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+        """The kernel of some rows with some others, (r, c); of a row with itself as of twins, rounded."""
+        columns = self.columns(dtype)
+        return gaussians_(_product(columns[:, rows], columns[:, others]), self.kernels, self.scale)
 
     def sums(self, indices: Tensor) -> Tensor:
         """The sums of some rows in float64, (r,)."""
@@ -152,7 +152,7 @@ def gaussians_(exponent: Tensor, kernels: int, scale: float, out: Tensor | None 
     """sum_i exp(exponent * scale^i) for i < kernels; overwrites `exponent`."""
     squarings = math.log2(scale)
     total = torch.exp(exponent, out=out)
-    if not squarings.is_integer():
+    if not squarings.is_integer() or squarings * (kernels - 1) > SQUARINGS:
         for step in range(1, kernels):
             total.add_((exponent * scale**step).exp_())
         return total
@@ -162,6 +162,11 @@ def gaussians_(exponent: Tensor, kernels: int, scale: float, out: Tensor | None 
             value.square_()
         total.add_(value)
     return total
+
+
+def _product(left: Tensor, right: Tensor) -> Tensor:
+    exponent = left.new_empty(left.shape[1], right.shape[1])
+    return torch.mm(_left_factor(left), right, out=exponent)  # autocast leaves a product with `out` alone
 
 
 def _left_factor(columns: Tensor) -> Tensor:
