@@ -13,7 +13,7 @@ import tomli_w
 from pictures import TINY
 
 from endocil import EndocilError
-from endocil.devices import leads, started
+from endocil.devices import leads, learning_on, one_device, started
 from endocil.predictions import read_run_predictions
 
 # Small steps, and exemplars that do not hang on a last digit.
@@ -160,14 +160,68 @@ def test_the_number_of_processes_is_as_asked_for_or_as_a_launcher_has_started_th
 
 
 def test_slurm_tells_its_tasks_and_an_interactive_shell_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_PROCID", "0")
+    for name in ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"):
+        monkeypatch.setenv(name, "0")
+    for name in ("SLURM_NTASKS", "SLURM_NTASKS_PER_NODE"):
+        monkeypatch.setenv(name, "16")
+    # a batch script without srun has one process, whatever the job may have
     assert started(2, 1) == ("", 2, 1)
-    monkeypatch.setenv("SLURM_NTASKS_PER_NODE", "8")
-    monkeypatch.setenv("SLURM_NNODES", "2")
-    assert started(1, 1) == ("Slurm", 8, 2)
+    assert one_device("cpu").world_size == 1
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "16")
+    monkeypatch.setenv("SLURM_STEP_NUM_NODES", "2")
+    assert started(1, 1) == started(8, 2) == ("Slurm", 8, 2)
+    with pytest.raises(EndocilError, match="Slurm has started 8 processes on each of 2"):
+        started(16, 1)
+    monkeypatch.setenv("SLURM_STEP_NUM_NODES", "3")
+    with pytest.raises(EndocilError, match="16 processes on 3 machines; start as many on each"):
+        started(1, 1)
 
 
-@pytest.mark.parametrize("name", ["RANK", "SLURM_PROCID", "LOCAL_RANK", "NODE_RANK"])
+def test_a_task_of_slurm_leads_its_own_processes_and_of_many_tasks_the_first_leads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.setenv("LOCAL_RANK", "1")  # a process that was started by --devices in a job of one task
+    assert not leads()
+    monkeypatch.delenv("LOCAL_RANK")
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    assert leads()
+    monkeypatch.setenv("SLURM_PROCID", "1")
+    assert not leads()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({}, "the environment has no MASTER_ADDR, MASTER_PORT, NODE_RANK; set"),
+        ({"MASTER_ADDR": "a", "MASTER_PORT": "29500"}, "the environment has no NODE_RANK; set"),
+        ({"MASTER_ADDR": "a", "MASTER_PORT": "abc", "NODE_RANK": "0"}, "MASTER_PORT is 'abc'"),
+        (
+            {"MASTER_ADDR": "a", "MASTER_PORT": "29500", "NODE_RANK": "2"},
+            "NODE_RANK is '2'; expected .* 0 to 1",
+        ),
+    ],
+)
+def test_machines_that_could_not_find_each_other_are_refused(
+    given: dict[str, str], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(EndocilError, match=told), learning_on("cpu", 1, 2):
+        pass
+
+
+def test_an_accelerator_without_its_package_and_a_compiler_that_fails_are_told() -> None:
+    with pytest.raises(EndocilError, match=r"run\.accelerator 'tpu' cannot be used"), learning_on("tpu"):
+        pass
+    broken = type("InductorError", (RuntimeError,), {"__module__": "torch._inductor.exc"})
+    with pytest.raises(EndocilError, match=r"train\.compile does not work here: no C"), learning_on("cpu"):
+        raise broken("no C++ compiler\nand a long story")
+
+
+@pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "NODE_RANK"])
 def test_the_first_process_leads(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     assert leads()
     monkeypatch.setenv(name, "0")

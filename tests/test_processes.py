@@ -51,5 +51,9 @@ def test_batch_norm_of_shares_is_that_of_the_whole_batch(apart: dict[str, float]
     assert apart["batch norm, one without images"] < 1e-12
 
 
+def test_the_fisher_of_whole_batches_is_that_of_one_process(apart: dict[str, float]) -> None:
+    assert apart["fisher"] == 0.0
+
+
 def test_processes_make_as_many_pieces_and_stay_equal(apart: dict[str, float]) -> None:
     assert apart["pieces"] == 0.0

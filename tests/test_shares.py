@@ -190,3 +190,19 @@ def test_a_batch_in_pieces_trains_with_batch_norm_learning(images: Images, tmp_p
         for batch in training_batches(phase.images, 17, Augmentation(), 0, (0,), torch.device("cpu")):
             step(phase, batch, optimizer_of(phase), life.fabric, accumulate=8)
     assert all(value.isfinite().all() for value in life.method.state_dict().values())
+
+
+@pytest.mark.parametrize("crop", [False, True])
+def test_a_batch_of_fewer_images_than_processes_leaves_some_without(
+    images: Images, tmp_path: Path, crop: bool
+) -> None:
+    _, phase = second_task(images, tmp_path, "icarl")
+    two, seen = phase.images.take(torch.arange(2)), Augmentation(crop=crop)
+
+    def shared(share: tuple[int, int]) -> Tensor:
+        (batch,) = training_batches(two, 12, seen, 0, (1, 0, 0), torch.device("cpu"), share)
+        return batch.images
+
+    parts = [shared((rank, 3)) for rank in range(3)]
+    assert sorted(len(part) for part in parts) == [0, 1, 1]
+    assert torch.equal(torch.cat(parts), shared((0, 1)))

@@ -42,6 +42,22 @@ def train(life: Life, phase: Phase, fabric: object, *, frozen_statistics: bool) 
             step(phase, batch, optimizer, fabric)
 
 
+def fisher_apart(images: object, folder: Path, team: object) -> float:
+    """EWC's Fisher as PyCIL measures it, batch norm's statistics moving on: every process has the whole batches."""
+    lives = [
+        Life(images, folder / str(i), new_method("ewc", fisher="pycil"), increments=(2, 2, 2))
+        for i in range(2)
+    ]
+    for life in lives:
+        task = life.scenario.tasks[0]
+        grow(life.method, task, team.device)
+        if life is lives[1]:
+            share_batch_norm(life.method)
+        life.method.consolidate(task, life.data(task))
+    states = [{**life.method.state_dict(), **life.method.statistics} for life in lives]
+    return max(float((states[0][key] - states[1][key]).abs().max()) for key in states[0])
+
+
 def apart(name: str, images: object, folder: Path, team: object, *, frozen_statistics: bool) -> float:
     where = [folder / f"{name}-{i}" for i in range(2)]
     lives = [Life(images, place, new_method(name), increments=(2, 2, 2)) for place in where]
@@ -118,6 +134,7 @@ def main() -> None:
         }
         found["batch norm"] = max(gathered(team, norm_apart(team, 7)))
         found["batch norm, one without images"] = max(gathered(team, norm_apart(team, 1)))
+        found["fisher"] = fisher_apart(images, here / "fisher", team)
         found["pieces"] = pieces_apart(images, here, team)
     if rank == "0":
         (Path(folder) / "apart.json").write_text(json.dumps(found), "utf-8")

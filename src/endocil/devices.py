@@ -15,22 +15,21 @@ from endocil.errors import EndocilError
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-STARTED_BY = {  # launcher -> (its sign, processes on this machine, machines)
-    "torchrun": ("TORCHELASTIC_RUN_ID", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE"),
-    "Slurm": ("SLURM_PROCID", "SLURM_NTASKS_PER_NODE", "SLURM_NNODES"),
-}
-
-RANKS = ("RANK", "SLURM_PROCID")  # torchrun's and Slurm's number of a process among all
-PLACES = ("NODE_RANK", "LOCAL_RANK")  # otherwise: of the machine, and of a process on it
+TORCHRUN, SLURM = "torchrun", "Slurm"
+PLACES = ("NODE_RANK", "LOCAL_RANK")  # without a launcher: of the machine, and of a process on it
+MEETING = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")  # without a launcher, where machines find each other
+COMPILER = ("torch._dynamo", "torch._inductor")  # whose errors tell that torch.compile cannot be used
 LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused", "NCCL")
 PATIENCE = timedelta(hours=1)  # one process may have much to do alone, such as measuring leaks
 
 
 def leads() -> bool:
     """Whether this process speaks and writes for all: known from the environment, before anything is set up."""
-    known = [os.environ[name] for name in RANKS if name in os.environ][:1]
-    known = known or [os.environ[name] for name in PLACES if name in os.environ]
-    return all(number == "0" for number in known)
+    if "RANK" in os.environ:  # torchrun's number of a process among all
+        return os.environ["RANK"] == "0"
+    if _slurm_tasks() > 1:
+        return os.environ.get("SLURM_PROCID", "0") == "0"
+    return all(os.environ.get(name, "0") == "0" for name in PLACES)
 
 
 @contextmanager
@@ -42,6 +41,11 @@ def learning_on(accelerator: str, devices: int = 1, nodes: int = 1) -> Iterator[
     try:
         yield fabric
     except RuntimeError as error:
+        if type(error).__module__.startswith(COMPILER):
+            raise EndocilError(
+                f"train.compile does not work here: {str(error).strip().splitlines()[0]}; install a C++ compiler, or "
+                "run without train.compile"
+            ) from error
         lost = isinstance(error, torch.distributed.DistError) or any(sign in str(error) for sign in LOST)
         if fabric.world_size == 1 or not lost:
             raise
@@ -57,14 +61,13 @@ def _start(accelerator: str, devices: int, nodes: int) -> "Fabric":
     launcher, devices, nodes = started(devices, nodes)
     if devices * nodes == 1:
         return one_device(accelerator)
-    from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+    if nodes > 1 and not launcher:
+        _check_meeting(nodes)
     from lightning_fabric.strategies.ddp import DDPStrategy
 
-    # without a launcher the processes are started here, whatever Slurm has left in the environment
-    plugins = [] if launcher else [LightningEnvironment()]
     with _refusing(accelerator, f"with {devices} devices on {nodes} machines"):
         strategy = DDPStrategy(timeout=PATIENCE)
-        fabric = _fabric(accelerator, devices=devices, num_nodes=nodes, strategy=strategy, plugins=plugins)
+        fabric = _fabric(accelerator, devices=devices, num_nodes=nodes, strategy=strategy, launcher=launcher)
         fabric.launch()
     if fabric.world_size != devices * nodes:
         raise EndocilError(
@@ -77,20 +80,23 @@ def _start(accelerator: str, devices: int, nodes: int) -> "Fabric":
 def one_device(accelerator: str) -> "Fabric":
     """This process alone on a device."""
     with _refusing(accelerator, "here"):
-        return _fabric(accelerator, devices=1)
+        return _fabric(accelerator, devices=1, launcher="")
 
 
-def _fabric(accelerator: str, **how: Any) -> "Fabric":
+def _fabric(accelerator: str, *, launcher: str, **how: Any) -> "Fabric":
     from lightning_fabric import Fabric
+    from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 
-    return Fabric(accelerator=accelerator, **how)
+    # without a launcher the processes are started here, whatever Slurm has left in the environment
+    environment = None if launcher else LightningEnvironment()
+    return Fabric(accelerator=accelerator, plugins=environment, **how)
 
 
 @contextmanager
 def _refusing(accelerator: str, asked: str) -> Iterator[None]:
     try:
         yield
-    except (ValueError, RuntimeError) as error:
+    except (ImportError, ValueError, RuntimeError) as error:
         raise EndocilError(f"run.accelerator '{accelerator}' cannot be used {asked}: {error}") from error
 
 
@@ -100,17 +106,52 @@ def started(devices: int, nodes: int) -> tuple[str, int, int]:
         raise EndocilError(
             f"{devices} devices on {nodes} machines were asked for; expected 1 or more of each"
         )
-    for launcher, (sign, here, machines) in STARTED_BY.items():
-        if sign not in os.environ or here not in os.environ:
-            continue  # a Slurm job of one task starts its processes itself
-        found = _number(here), _number(machines)
-        if (devices, nodes) not in ((1, 1), found):
-            raise EndocilError(
-                f"{devices} devices on {nodes} machines were asked for, but {launcher} has started {found[0]} "
-                f"processes on each of {found[1]}; leave --devices and --nodes out, or ask for as many"
-            )
-        return launcher, *found
-    return "", devices, nodes
+    launcher, *found = _launched()
+    if not launcher:
+        return "", devices, nodes
+    if [devices, nodes] not in ([1, 1], found):
+        raise EndocilError(
+            f"{devices} devices on {nodes} machines were asked for, but {launcher} has started {found[0]} "
+            f"processes on each of {found[1]}; leave --devices and --nodes out, or ask for as many"
+        )
+    return launcher, found[0], found[1]
+
+
+def _launched() -> tuple[str, int, int]:
+    """The launcher, how many processes it has started on each machine, and machines; "" where there is none."""
+    if "TORCHELASTIC_RUN_ID" in os.environ and "LOCAL_WORLD_SIZE" in os.environ:
+        return TORCHRUN, _number("LOCAL_WORLD_SIZE"), _number("GROUP_WORLD_SIZE")
+    tasks, machines = _slurm_tasks(), _number("SLURM_STEP_NUM_NODES")
+    if tasks == 1:
+        return "", 1, 1
+    if tasks % machines:
+        raise EndocilError(
+            f"Slurm has started {tasks} processes on {machines} machines; start as many on each, by srun's "
+            "--ntasks-per-node"
+        )
+    return SLURM, tasks // machines, machines
+
+
+def _slurm_tasks() -> int:
+    """As many as srun has started: in a batch script without it there is one process, whatever the job may have."""
+    return _number("SLURM_STEP_NUM_TASKS")
+
+
+def _check_meeting(nodes: int) -> None:
+    """Processes that are told too little would wait for each other for an hour."""
+    missing = [name for name in MEETING if not os.environ.get(name)]
+    if missing:
+        raise EndocilError(
+            f"{nodes} machines were asked for, but the environment has no {', '.join(missing)}; set "
+            f"{', '.join(MEETING)} on each machine, or start the run by torchrun or srun"
+        )
+    port, place = os.environ["MASTER_PORT"], os.environ["NODE_RANK"]
+    if not (port.isdigit() and 0 < int(port) < 65536):
+        raise EndocilError(f"the environment variable MASTER_PORT is '{port}'; expected a free port's number")
+    if not (place.isdigit() and int(place) < nodes):
+        raise EndocilError(
+            f"the environment variable NODE_RANK is '{place}'; expected this machine's number, 0 to {nodes - 1}"
+        )
 
 
 def _number(name: str) -> int:

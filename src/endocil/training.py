@@ -97,7 +97,7 @@ def step(
         (total * how.factor if how.scaled else total).backward()  # type: ignore[no-untyped-call]
         if log is not None:
             log.add_losses(outcome, piece, n)
-    gradients = [*_gradients(optimizer, fill=fabric.world_size > 1), *collected.values()]
+    gradients = [*_gradients(optimizer), *collected.values()]
     add_up(fabric, gradients)
     if how.unscale(gradients):
         phase.gradients.apply(collected)
@@ -112,11 +112,11 @@ def total_loss(outcome: Outcome, images: int, n: int) -> Tensor:
     return torch.stack(parts).sum()
 
 
-def _gradients(optimizer: torch.optim.SGD, *, fill: bool) -> list[Tensor]:
-    """Of every parameter that learns. `fill`: zeros where a share without images has left some untouched."""
+def _gradients(optimizer: torch.optim.SGD) -> list[Tensor]:
+    """Of every parameter that learns: zeros where the loss, or a share without images, has left one untouched."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for parameter in parameters:
-        if fill and parameter.grad is None:
+        if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 

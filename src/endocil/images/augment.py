@@ -55,7 +55,7 @@ class Augmentation:
         low = max(0.0, 1 - self.brightness)
         factors = low + (1 + self.brightness - low) * torch.rand(whole, generator=generator)[mine]  # (B,)
         values = _flip(pixels, flipped.to(device)).to(torch.float32)  # (B, H, W, 3)
-        values.view(n, -1).mul_(factors.to(device)[:, None]).clamp_(max=255.0)
+        values.flatten(1).mul_(factors.to(device)[:, None]).clamp_(max=255.0)
         if self.crop:
             height, width = pixels.shape[1:3]
             values = _crop(values, draw_crops(whole, height, width, self.crop_scale, generator)[mine])
@@ -104,7 +104,7 @@ def _stretch(values: Tensor, start: Tensor, length: Tensor) -> Tensor:
     line = position.floor().clamp(max=n - 2).long()
     share = (position - line).float().view(-1, 1).to(values.device)  # of the next line
     index = (line + n * torch.arange(n_images)[:, None]).view(-1).to(values.device)
-    lines = values.view(n_images * n, -1)
+    lines = values.flatten(2).flatten(0, 1)  # also of no images, a share that a small batch leaves
     blended = torch.lerp(lines.index_select(0, index), lines.index_select(0, index + 1), share)
     return blended.view(values.shape)
 

@@ -61,7 +61,7 @@ class DGR(Method):
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         counts = data.all.counts(task.n_seen)
-        prior = PriorRegularizedLoss(counts).to(self.device)
+        prior = PriorRegularizedLoss(counts).to(self.classifier.weight)
 
         def classification(logits: Tensor, batch: Batch) -> Tensor:
             return prior(logits, batch.labels)  # type: ignore[no-any-return]

@@ -61,7 +61,7 @@ class EndoCIL(ICaRL):
         if self.loss == "cross_entropy":
             return super().classification(task, counts)
         weights = class_balanced_weights(counts, self.beta) if task.index > 0 else None
-        loss = PriorRegularizedLoss(counts, weights).to(self.device)
+        loss = PriorRegularizedLoss(counts, weights).to(self.classifier.weight)
 
         def classification(logits: Tensor, batch: Batch) -> Tensor:
             losses = loss(logits, batch.labels)

@@ -16,7 +16,7 @@ from endocil.images.batch import training_batches
 from endocil.methods import moves
 from endocil.methods.finetune import Finetune, Losses
 from endocil.methods.method import Batch, Task, TaskData
-from endocil.networks import trained_parts
+from endocil.networks import trained_parts, unshared_batch_norm
 
 Fisher = Literal["batch", "sample", "pycil"]
 
@@ -77,19 +77,20 @@ class EWC(Finetune):
         learning = self._learning()
         sums = {name: torch.zeros_like(parameter) for name, parameter in learning.items()}
         key, size, pieces = (task.index, "fisher"), self.schedule(task).batch_size, 0
-        self.eval()
-        for module in self._learning_modules() if self.fisher == "pycil" else ():
-            module.train()  # PyCIL lets batch norm's statistics move on while it measures
-        for batch in training_batches(data.new, size, data.augmentation, self.seed, key, self.device):
-            piece = 1 if self.fisher == "sample" else len(batch)
-            pairs = zip(torch.split(batch.images, piece), torch.split(batch.labels, piece), strict=True)
-            for images, labels in pairs:
-                loss = functional.cross_entropy(self(images), labels)
-                gradients = torch.autograd.grad(loss, list(learning.values()))
-                for total, gradient in zip(sums.values(), gradients, strict=True):
-                    total += gradient.square()
-                pieces += 1
-        self.eval()
+        with unshared_batch_norm(self):
+            self.eval()
+            for module in self._learning_modules() if self.fisher == "pycil" else ():
+                module.train()  # PyCIL lets batch norm's statistics move on while it measures
+            for batch in training_batches(data.new, size, data.augmentation, self.seed, key, self.device):
+                piece = 1 if self.fisher == "sample" else len(batch)
+                pairs = zip(torch.split(batch.images, piece), torch.split(batch.labels, piece), strict=True)
+                for images, labels in pairs:
+                    loss = functional.cross_entropy(self(images), labels)
+                    gradients = torch.autograd.grad(loss, list(learning.values()))
+                    for total, gradient in zip(sums.values(), gradients, strict=True):
+                        total += gradient.square()
+                    pieces += 1
+            self.eval()
         return {name: (total / pieces).clamp_max(self.fisher_max) for name, total in sums.items()}
 
 

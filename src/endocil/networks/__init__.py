@@ -14,7 +14,7 @@ from endocil.networks.branches import LastBlocks, WholeBranches, side_by_side
 from endocil.networks.classifier import GrowingClassifier
 from endocil.networks.freezing import trained_parts
 from endocil.networks.resnet import ResNet, ResNet18, ResNet34, initialise
-from endocil.networks.shared_norm import share_batch_norm
+from endocil.networks.shared_norm import share_batch_norm, unshared_batch_norm
 from endocil.networks.weights import load_weights
 from endocil.randomness import generator
 from endocil.registry import check_options, resolve
@@ -31,6 +31,7 @@ __all__ = [
     "share_batch_norm",
     "side_by_side",
     "trained_parts",
+    "unshared_batch_norm",
 ]
 
 BACKBONES: dict[str, Callable[..., nn.Module]] = {"resnet18": ResNet18, "resnet34": ResNet34}

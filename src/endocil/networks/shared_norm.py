@@ -4,6 +4,8 @@ torch's SyncBatchNorm needs a GPU; this one is the same on every device, so that
 Passes over the images are torch's own kernels, and one message each way is all that a layer sends.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -109,3 +111,16 @@ def share_batch_norm(network: nn.Module) -> None:
     for module in network.modules():
         if type(module) is nn.BatchNorm2d:
             module.__class__ = SharedBatchNorm2d  # parameters, buffers and all references to it stay
+
+
+@contextmanager
+def unshared_batch_norm(network: nn.Module) -> Iterator[None]:
+    """For a while every process has the whole batch: counted by each, it would count as many times."""
+    shared: list[nn.Module] = [module for module in network.modules() if type(module) is SharedBatchNorm2d]
+    for module in shared:
+        module.__class__ = nn.BatchNorm2d
+    try:
+        yield
+    finally:
+        for module in shared:
+            module.__class__ = SharedBatchNorm2d
