@@ -1,10 +1,12 @@
 """The one training loop: what a step does, what an epoch measures, and when it refuses to go on."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from life import Life, new_method
+from torch import nn
 from torch.nn import functional
 
 from endocil import EndocilError
@@ -123,3 +125,15 @@ def test_without_momentum_there_is_no_optimiser_state_to_keep(images: Images, tm
     life = Life(images, tmp_path, new_method("finetune"))
     epoch = train(life, first_phase(life, epochs=1, batch_size=8, momentum=0.0))[-1]
     assert momentum_of(epoch.optimizer) == []
+
+
+def test_a_parameter_that_the_loss_leaves_alone_keeps_its_place_in_the_optimisers_state(
+    images: Images, tmp_path: Path
+) -> None:
+    life = Life(images, tmp_path, new_method("icarl"))
+    phase = first_phase(life, epochs=1)
+    unused = nn.Linear(3, 2)
+    phase = replace(phase, train=(unused, *phase.train))
+    (epoch,) = train(life, phase)
+    parameters = [parameter for module in phase.train for parameter in module.parameters()]
+    assert [one.shape for one in momentum_of(epoch.optimizer)] == [one.shape for one in parameters]
