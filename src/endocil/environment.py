@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from endocil.networks import instruction_set
 from endocil.settings import Settings
 
 
@@ -20,6 +21,7 @@ def environment(settings: Settings, processes: int = 1) -> dict[str, Any]:
         "system": platform.system(),
         "machine": platform.machine(),
         "processor": processor(),
+        "instructions": instruction_set(),
         "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "processes": processes,
         "threads": settings.run.threads,

@@ -27,6 +27,7 @@ from endocil.images.augment import Augmentation
 from endocil.images.batch import ImageSet
 from endocil.locking import lock
 from endocil.methods.method import Method, Phase
+from endocil.networks import instruction_set
 
 PACKAGE = Path(__file__).parent
 LEARNING = ("images", "methods", "networks", "")  # rooms whose code decides bits, and the files beside them
@@ -185,7 +186,7 @@ def _machine(device: torch.device) -> dict[str, Any]:
     return {
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "instructions": instruction_set(),
         "threads": torch.get_num_threads(),
         "matmul": torch.get_float32_matmul_precision(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),

@@ -15,6 +15,7 @@ from endocil.journal import Journal
 from endocil.memory import ExemplarMemory
 from endocil.methods.method import Method, Phase, Task, TaskData
 from endocil.networks import compile_backbones, share_batch_norm
+from endocil.numerics import refuse_not_finite
 from endocil.precision import Bits, Precision
 from endocil.processes import agree, by_one
 from endocil.remembering import remember
@@ -76,6 +77,8 @@ class Learner:
         self.method.consolidate(task, data)
         agree(self.fabric, self.method.state_dict().values())
         self.method.statistics |= by_one(self.fabric, lambda: self.method.statistics)
+        values = {**self.method.state_dict(), **self.method.statistics}
+        refuse_not_finite(values, f"after task {task.index} was consolidated")
         self._remember(task, new)
         parameters = {parameter for module in self.method.predictors for parameter in module.parameters()}
         self.journal.write(

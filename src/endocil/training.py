@@ -6,7 +6,7 @@ shared by several processes and cut into pieces: gradients and collected matrice
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,15 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from endocil.epoch_log import EpochLog
-from endocil.errors import EndocilError
 from endocil.images.augment import Augmentation
-from endocil.images.batch import Batch, ahead, training_batches
+from endocil.images.batch import Batch, ahead, cut, training_batches
 from endocil.methods.method import Outcome, Phase
+from endocil.numerics import Gradients, Watch, is_compiled, refuse_wrong_gradients
 from endocil.precision import Precision
 from endocil.processes import add_up
+from endocil.randomness import generator
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+_WAY_OUT = "lower train.learning_rate, or take train.precision '32' without train.compile; the last checkpoint is sound"
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,9 @@ def fit(
     with only_training(method, (*phase.train, phase.gradients)):
         optimizer = optimizer_of(phase)
         _restore(optimizer, momentum)
+        if how.bits != "32" or is_compiled(method):
+            _compare_with_float32(phase, method, seed, key, fabric, how, accumulate)
+        watch = Watch(method, phase.train)
         for epoch in range(start, schedule.epochs):
             rate = schedule.learning_rate_at(epoch)
             for group in optimizer.param_groups:
@@ -71,7 +77,7 @@ def fit(
             for batch in ahead(batches, fabric.device):
                 step(phase, batch, optimizer, fabric, how, accumulate, log)
             measured = {"learning_rate": rate, **log.result(fabric), **_speed(len(phase.images), began)}
-            _refuse_divergence(phase, epoch, measured)
+            watch.refuse_damage(measured["losses"], f"epoch {epoch} of phase '{phase.name}'", _WAY_OUT)
             yield Epoch(epoch, measured, optimizer)
 
 
@@ -85,18 +91,9 @@ def step(
     log: EpochLog | None = None,
 ) -> None:
     """One step of training: everything that is done for a batch, or for this process's share of it."""
-    n, how = len(batch.batch_labels), precision or Precision()
+    how = precision or Precision()
     optimizer.zero_grad(set_to_none=True)
-    collected: dict[str, Tensor] = {}
-    for piece in batch.pieces(accumulate, fabric.world_size):
-        with how.autocast(fabric.device):
-            outcome = phase.objective(piece)
-            total = total_loss(outcome, len(piece), n)
-        for name, part in phase.gradients.collect(outcome, n / how.factor).items():
-            collected[name] = collected[name] + part if name in collected else part
-        (total * how.factor if how.scaled else total).backward()  # type: ignore[no-untyped-call]
-        if log is not None:
-            log.add_losses(outcome, piece, n)
+    _, collected = _backward(phase, batch, fabric, how, accumulate, log)
     gradients = [*_gradients(optimizer), *collected.values()]
     add_up(fabric, gradients)
     if how.unscale(gradients):
@@ -104,6 +101,58 @@ def step(
         optimizer.step()
         if log is not None:
             log.add_gradients(phase.gradients)
+
+
+def _backward(
+    phase: Phase, batch: Batch, fabric: "Fabric", how: Precision, accumulate: int, log: EpochLog | None = None
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of this process's share, its gradients in every parameter, and what the gradient rule collects."""
+    n, loss, collected = len(batch.batch_labels), torch.zeros((), device=fabric.device), dict[str, Tensor]()
+    for piece in batch.pieces(accumulate, fabric.world_size):
+        with how.autocast(fabric.device):
+            outcome = phase.objective(piece)
+            total = total_loss(outcome, len(piece), n)
+        for name, part in phase.gradients.collect(outcome, n / how.factor).items():
+            collected[name] = collected[name] + part if name in collected else part
+        (total * how.factor if how.scaled else total).backward()  # type: ignore[no-untyped-call]
+        loss += total.detach()
+        if log is not None:
+            log.add_losses(outcome, piece, n)
+    return loss, collected
+
+
+def _compare_with_float32(
+    phase: Phase,
+    method: nn.Module,
+    seed: int,
+    key: Sequence[int | str],
+    fabric: "Fabric",
+    precision: Precision,
+    accumulate: int,
+) -> None:
+    """Before the first step: the phase's own network, at the sizes of its batches, must give float32's gradients."""
+    learning = {name: value for name, value in method.named_parameters() if value.requires_grad}
+    share = (fabric.global_rank, fabric.world_size)
+    sizes = {len(rows) for rows in cut(torch.arange(len(phase.images)), phase.schedule.batch_size)}
+    for size in sorted(sizes, reverse=True):
+        order = torch.randperm(len(phase.images), generator=generator(seed, *key, "float32"))
+        some = phase.images.take(order[:size])
+        (batch,) = training_batches(some, size, None, seed, (*key, 0), fabric.device, share)
+
+        def gradients(how: Precision, batch: Batch = batch) -> Gradients:
+            while True:  # a scaled loss that overflows is tried again with half the scale, as in training
+                loss, _ = _backward(phase, batch, fabric, how, accumulate)
+                found = {
+                    name: torch.zeros_like(value) if value.grad is None else value.grad
+                    for name, value in learning.items()
+                }
+                for value in learning.values():
+                    value.grad = None
+                add_up(fabric, [loss, *found.values()])
+                if how.unscale(found.values()) or how.factor <= 1.0:
+                    return Gradients(loss, found)
+
+        refuse_wrong_gradients(gradients, method, precision)
 
 
 def total_loss(outcome: Outcome, images: int, n: int) -> Tensor:
@@ -165,11 +214,3 @@ def momentum_of(optimizer: torch.optim.SGD) -> list[Tensor]:
 def _speed(images: int, began: float) -> dict[str, float]:
     seconds = time.perf_counter() - began
     return {"images": images, "seconds": seconds, "images_per_second": images / seconds}
-
-
-def _refuse_divergence(phase: Phase, epoch: int, measured: Mapping[str, Any]) -> None:
-    for name, value in measured["losses"].items():
-        if not value - value == 0.0:  # NaN and infinity alike
-            raise EndocilError(
-                f"the {name} loss became {value} in epoch {epoch} of phase '{phase.name}'; lower train.learning_rate"
-            )

@@ -1,5 +1,6 @@
 """Backbones by name, and the classifier that grows."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ __all__ = [
     "WholeBranches",
     "build_backbone",
     "compile_backbones",
+    "instruction_set",
     "share_batch_norm",
     "side_by_side",
     "trained_parts",
@@ -68,11 +70,19 @@ def build_backbone(
 def compile_backbones(network: nn.Module) -> None:
     """Let torch.compile translate every backbone in a network when it is next called; names and values stay.
 
-    Stage by stage where there are stages: MEMO and MRFA do something between them."""
+    Stage by stage where there are stages: MEMO and MRFA do something between them. What torch keeps on disk of earlier
+    translations is told apart by the instruction set: code for another one gives garbage."""
+    tag = os.environ.get("TORCH_COMPILE_CACHE_KEY_TAG", "")
+    torch.compiler.config.cache_key_tag = f"{tag} {instruction_set()}".strip()
     for module in network.modules():
         for part in _compiled_parts(module):
             if part._compiled_call_impl is None:
                 part.compile()
+
+
+def instruction_set() -> str:
+    """What kernels use on this processor, and what they are held to by the environment."""
+    return f"{torch.backends.cpu.get_cpu_capability()} {os.environ.get('ONEDNN_MAX_CPU_ISA', '')}".strip()
 
 
 def _compiled_parts(module: nn.Module) -> list[nn.Module]:

@@ -1,0 +1,131 @@
+"""Numbers that can be trusted: 16-bit and compiled networks are compared with plain float32 before they train, and a
+weight, buffer or loss that stops being finite ends the training.
+
+Kernels can be wrong: on processors with AVX512-BF16, torch 2.13's bf16 convolutions now and then leave garbage in a
+gradient. Without a check the weights would be destroyed in silence.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from endocil.errors import EndocilError
+from endocil.precision import Precision
+
+TRIALS = 5  # a kernel that reads memory nobody has written is right now and then
+TOLERANCE = {"32": 0.02, "bf16": 0.5, "16": 0.5}  # of a gradient's norm: "32" for compiled networks
+SMALL = 0.1  # of the norm of all gradients: of smaller ones rounding may leave nothing
+LEAP = 1000.0  # no weight grows by this factor in an epoch unless something is wrong
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """The loss of one batch and its gradient for every trained parameter."""
+
+    loss: Tensor
+    parameters: Mapping[str, Tensor]
+
+
+def refuse_wrong_gradients(
+    gradients: Callable[[Precision], Gradients], method: nn.Module, precision: Precision
+) -> None:
+    """Compare a batch's gradients, computed several times as asked for, with those of plain float32.
+
+    `gradients` runs the phase's own network forward and backward; buffers are put back afterwards."""
+    with _unchanged_buffers(method) as put_back:
+        with torch.compiler.set_stance("force_eager"):
+            plain = gradients(Precision())
+        for _ in range(TRIALS):
+            put_back()
+            problem = _difference(gradients(copy.deepcopy(precision)), plain, TOLERANCE[precision.bits])
+            if problem:
+                asked = [f"train.precision '{precision.bits}'"] if precision.bits != "32" else []
+                asked += ["train.compile"] if is_compiled(method) else []
+                raise EndocilError(
+                    f"{' with '.join(asked)} gives wrong numbers here: {problem}; leave {' and '.join(asked)} out"
+                )
+
+
+def is_compiled(network: nn.Module) -> bool:
+    return any(module._compiled_call_impl is not None for module in network.modules())
+
+
+def _difference(found: Gradients, plain: Gradients, tolerance: float) -> str:
+    """What sets gradients apart from those of plain float32 by more than rounding can; empty where nothing does."""
+    norms = _norms(plain.parameters.values())
+    whole = norms.norm().item()
+    apart = _norms(found.parameters[name] - gradient for name, gradient in plain.parameters.items())
+    for name, norm, distance in zip(plain.parameters, norms.tolist(), apart.tolist(), strict=True):
+        if not math.isfinite(distance):
+            return f"the gradient of {name} is not finite"
+        if distance > tolerance * (norm + SMALL * whole):
+            return f"the gradient of {name} is off by {distance:.2g}, its norm in float32 is {norm:.2g}"
+    loss, expected = found.loss.item(), plain.loss.item()
+    if not abs(loss - expected) <= 0.2 * tolerance * (1.0 + abs(expected)):  # NaN is not either
+        return f"the loss is {loss:.3g}, in float32 {expected:.3g}"
+    return ""
+
+
+@contextmanager
+def _unchanged_buffers(method: nn.Module) -> Iterator[Callable[[], None]]:
+    """Whatever a forward pass does to statistics is undone, also on demand."""
+    kept = [(buffer, buffer.clone()) for buffer in method.buffers()]
+
+    @torch.no_grad()
+    def put_back() -> None:
+        for buffer, value in kept:
+            buffer.copy_(value)
+
+    try:
+        yield put_back
+    finally:
+        put_back()
+
+
+class Watch:
+    """Looks at the values of a method when an epoch has ended: one synchronisation an epoch, none a step."""
+
+    def __init__(self, method: nn.Module, trained: Sequence[nn.Module]) -> None:
+        self.method = method
+        self.parameters = {parameter for module in trained for parameter in module.parameters()}
+        self.before = largest(method.state_dict())
+
+    def refuse_damage(self, losses: Mapping[str, float], where: str, way_out: str) -> None:
+        """A loss or value that is not finite, or a trained weight out of all proportion, ends in one line."""
+        now = largest(self.method.state_dict())
+        trained = {name for name, value in self.method.named_parameters() if value in self.parameters}
+        found = [
+            f"the {name} loss became {value}" for name, value in losses.items() if not math.isfinite(value)
+        ]
+        found += [f"{name} is not finite" for name, value in now.items() if not math.isfinite(value)][:1]
+        found += [
+            f"{name} grew from {self.before[name]:.2g} to {now[name]:.2g}"
+            for name in sorted(trained & now.keys())
+            if math.isfinite(now[name]) and now[name] > LEAP * max(1.0, self.before[name])
+        ][:1]
+        if found:
+            raise EndocilError(f"{', '.join(found)} in {where}; {way_out}")
+        self.before = now
+
+
+def refuse_not_finite(tensors: Mapping[str, Tensor], where: str) -> None:
+    for name, value in largest(tensors).items():
+        if not math.isfinite(value):
+            raise EndocilError(f"{name} is not finite {where}; lower train.learning_rate")
+
+
+@torch.no_grad()
+def largest(tensors: Mapping[str, Tensor]) -> dict[str, float]:
+    """The largest absolute value in each tensor of real numbers; NaN where one is."""
+    real = {name: value for name, value in tensors.items() if value.is_floating_point() and value.numel()}
+    return dict(zip(real, _norms(real.values(), math.inf).tolist(), strict=True))
+
+
+def _norms(tensors: Iterable[Tensor], order: float = 2.0) -> Tensor:
+    norms = [torch.linalg.vector_norm(tensor, order).float() for tensor in tensors]
+    return torch.stack(norms) if norms else torch.zeros(0)
