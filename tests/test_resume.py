@@ -89,16 +89,6 @@ def test_a_run_stopped_between_any_two_events_resumes_to_the_same_files(
     assert run_files(tmp_path / "run") == run_files(uninterrupted)
 
 
-@pytest.mark.parametrize("how", [{"precision": "16"}, {"precision": "bf16"}, {"accumulate": 3}])
-def test_a_run_with_other_numbers_or_in_pieces_resumes_to_the_same_files(how: dict, tmp_path: Path) -> None:
-    settings = {**TINY, "train": {**TINY["train"], **how}, "run": {"threads": 1, "checkpoint_seconds": 0.0}}
-    endocil.run(settings, tmp_path / "straight")
-    with pytest.raises(StoppedError):
-        endocil.run(settings, tmp_path / "run", show=stop_after(4))
-    endocil.resume(tmp_path / "run")
-    assert run_files(tmp_path / "run") == run_files(tmp_path / "straight")
-
-
 def test_a_run_killed_at_random_moments_resumes_to_the_same_files(
     tmp_path: Path, uninterrupted: Path
 ) -> None:

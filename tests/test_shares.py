@@ -7,20 +7,23 @@ from pathlib import Path
 import pytest
 import torch
 from life import ALL_METHODS, Life, new_method
+from small_networks import Convolution, Pooled
 from torch import Tensor, nn
 
 from endocil.checkpoint import grow
 from endocil.images.augment import Augmentation
 from endocil.images.batch import Batch, share_of, training_batches
 from endocil.images.cache import Images
-from endocil.methods.method import Outcome, Phase
+from endocil.methods import Method, build_method
+from endocil.methods.method import Outcome, Phase, shared_schedule
 from endocil.networks import compile_backbones
 from endocil.precision import Precision, times_slower
 from endocil.training import only_training, optimizer_of, step, total_loss
 
 
-def second_task(images: Images, folder: Path, name: str, **options: object) -> tuple[Life, Phase]:
-    life = Life(images, folder, new_method(name, **options), increments=(2, 2, 2))
+def second_task(images: Images, folder: Path, method: str | Method) -> tuple[Life, Phase]:
+    started = new_method(method) if isinstance(method, str) else method
+    life = Life(images, folder, started, increments=(2, 2, 2))
     at = min(1, len(life.scenario.tasks) - 1)
     task = life.live(at).scenario.tasks[at]
     grow(life.method, task, life.fabric.device)
@@ -120,29 +123,22 @@ def test_gradients_are_divided_by_the_scale_that_they_were_multiplied_by() -> No
 
 @pytest.mark.parametrize("bits", ["bf16", "16"])
 def test_sixteen_bits_train_and_come_near_thirty_two(images: Images, tmp_path: Path, bits: str) -> None:
-    plain = trained(*second_task(images, tmp_path / "1", "endocil"))
-    other = trained(*second_task(images, tmp_path / "2", "endocil"), precision=Precision(bits, scale=1.0))
-    start, _ = second_task(images, tmp_path / "3", "endocil")
-    begun = start.method.state_dict()
+    def started(folder: str) -> tuple[Life, Phase]:
+        torch.manual_seed(0)
+        method = build_method(
+            "endocil", Pooled(), {}, schedule=shared_schedule(epochs=2, batch_size=8), seed=0
+        )
+        return second_task(images, tmp_path / folder, method)
+
+    plain = trained(*started("1"))
+    other = trained(*started("2"), precision=Precision(bits, scale=1.0))
+    begun = started("3")[0].method.state_dict()
     moved = (plain["classifier.weight"] - begun["classifier.weight"]).norm()
     assert 0.0 < (other["classifier.weight"] - plain["classifier.weight"]).norm() < 0.2 * moved
 
 
-class Small(nn.Module):
-    """A backbone that torch.compile translates in seconds."""
-
-    n_features = 4
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 4, 3)
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.conv(images).relu().mean((2, 3))
-
-
 def test_compiled_backbones_keep_names_and_values_and_give_the_same_numbers() -> None:
-    network = nn.Sequential(Small(), nn.Linear(4, 2))
+    network = nn.Sequential(Convolution(), nn.Linear(4, 2))
     pictures = torch.randn(4, 3, 8, 8)
     plain, names = network(pictures), list(network.state_dict())
     compile_backbones(network)

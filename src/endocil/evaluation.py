@@ -10,6 +10,7 @@ from torch import Tensor
 from endocil.images.batch import ImageSet, plain_batches, share_of
 from endocil.memory import unit
 from endocil.methods.method import Method
+from endocil.networks import uncompiled
 from endocil.predictions import Predictions
 from endocil.processes import gathered
 
@@ -45,10 +46,11 @@ def view(
     `to_choose`: exemplars will be chosen by it. `fabric`: its processes share the images, and all get the whole.
     """
     method.eval()
-    if fabric is None or fabric.world_size == 1:
-        return View(*_joined(_views(method, images, batch_size, to_choose)))
-    mine = torch.arange(len(images))[share_of(len(images), fabric.global_rank, fabric.world_size)]
-    seen = list(_views(method, images.take(mine), batch_size, to_choose))
+    with uncompiled(method):  # train.compile is for training: results come from the code as it is written
+        if fabric is None or fabric.world_size == 1:
+            return View(*_joined(_views(method, images, batch_size, to_choose)))
+        mine = torch.arange(len(images))[share_of(len(images), fabric.global_rank, fabric.world_size)]
+        seen = list(_views(method, images.take(mine), batch_size, to_choose))
     return View(*_joined(part for share in gathered(fabric, seen) for part in share))
 
 

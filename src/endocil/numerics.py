@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from endocil.errors import EndocilError
+from endocil.networks import is_compiled, uncompiled
 from endocil.precision import Precision
 
 TRIALS = 5  # a kernel that reads memory nobody has written is right now and then
@@ -38,7 +39,7 @@ def refuse_wrong_gradients(
 
     `gradients` runs the phase's own network forward and backward; buffers are put back afterwards."""
     with _unchanged_buffers(method) as put_back:
-        with torch.compiler.set_stance("force_eager"):
+        with uncompiled(method):
             plain = gradients(Precision())
         for _ in range(TRIALS):
             put_back()
@@ -49,10 +50,6 @@ def refuse_wrong_gradients(
                 raise EndocilError(
                     f"{' with '.join(asked)} gives wrong numbers here: {problem}; leave {' and '.join(asked)} out"
                 )
-
-
-def is_compiled(network: nn.Module) -> bool:
-    return any(module._compiled_call_impl is not None for module in network.modules())
 
 
 def _difference(found: Gradients, plain: Gradients, tolerance: float) -> str:

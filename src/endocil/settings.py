@@ -88,7 +88,7 @@ class TrainSettings(_Section):
     batch_size: int = Field(64, ge=2)
     accumulate: int = Field(1, ge=1)  # pieces in which a batch goes through the network
     precision: Annotated[Literal["32", "bf16", "16"], BeforeValidator(_as_text)] = "32"  # 16 and "16" alike
-    compile: bool = False  # torch.compile of the backbone
+    compile: bool = False  # torch.compile of the backbone, in training alone
     flip: float = Field(0.5, ge=0.0, le=1.0)
     brightness: float = Field(63 / 255, ge=0.0)
     crop: bool = False

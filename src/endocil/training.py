@@ -17,7 +17,8 @@ from endocil.epoch_log import EpochLog
 from endocil.images.augment import Augmentation
 from endocil.images.batch import Batch, ahead, cut, training_batches
 from endocil.methods.method import Outcome, Phase
-from endocil.numerics import Gradients, Watch, is_compiled, refuse_wrong_gradients
+from endocil.networks import is_compiled
+from endocil.numerics import Gradients, Watch, refuse_wrong_gradients
 from endocil.precision import Precision
 from endocil.processes import add_up
 from endocil.randomness import generator

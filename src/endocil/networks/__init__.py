@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +31,11 @@ __all__ = [
     "build_backbone",
     "compile_backbones",
     "instruction_set",
+    "is_compiled",
     "share_batch_norm",
     "side_by_side",
     "trained_parts",
+    "uncompiled",
     "unshared_batch_norm",
 ]
 
@@ -78,6 +81,15 @@ def compile_backbones(network: nn.Module) -> None:
         for part in _compiled_parts(module):
             if part._compiled_call_impl is None:
                 part.compile()
+
+
+def is_compiled(network: nn.Module) -> bool:
+    return any(module._compiled_call_impl is not None for module in network.modules())
+
+
+def uncompiled(network: nn.Module) -> AbstractContextManager[object]:
+    """While this is open, compiled backbones run as they were written."""
+    return torch.compiler.set_stance("force_eager") if is_compiled(network) else nullcontext()
 
 
 def instruction_set() -> str:

@@ -1,0 +1,75 @@
+"""Backbones for tests of numbers: one without convolutions, which every processor computes rightly with 16 bits, and
+some that are wrong on purpose."""
+
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Pooled(nn.Module):
+    """A hidden layer on an image of 8 x 8 averages."""
+
+    n_features = 16
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool = nn.AdaptiveAvgPool2d(8)
+        self.hidden = nn.Linear(3 * 8 * 8, 16)
+        self.norm = nn.BatchNorm1d(16)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.norm(self.hidden(self.pool(images).flatten(1))).relu()
+
+
+class _WrongBackward(torch.autograd.Function):
+    """Passes numbers on; backward multiplies them by `factor`."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor, factor: float) -> Tensor:  # type: ignore[override]
+        ctx.factor = factor
+        return features.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return gradient * ctx.factor, None
+
+
+class WrongIn16Bits(Pooled):
+    """Like torch's bf16 convolutions on AVX512-BF16: now and then garbage in a gradient, with 16 bits alone."""
+
+    def __init__(self, factor: float = 1e25, every: int = 1) -> None:
+        super().__init__()
+        self.factor, self.every, self.calls = factor, every, itertools.count(1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = super().forward(images)
+        wrong = torch.is_autocast_enabled(images.device.type) and next(self.calls) % self.every == 0
+        return _WrongBackward.apply(features, self.factor if wrong else 1.0)
+
+
+class WrongLater(Pooled):
+    """Right before training and wrong in one of its steps, whatever the precision."""
+
+    def __init__(self, factor: float = 1e25, call: int = 12) -> None:
+        super().__init__()
+        self.factor, self.call, self.calls = factor, call, itertools.count(1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = super().forward(images)
+        wrong = self.training and next(self.calls) == self.call
+        return _WrongBackward.apply(features, self.factor if wrong else 1.0)
+
+
+class Convolution(nn.Module):
+    """A backbone that torch.compile translates in seconds."""
+
+    n_features = 4
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.conv(images).relu().mean((2, 3))
