@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup demo test check format bench clean
+.PHONY: help setup demo test test-processors check format bench clean
 
 help:  ## what can be made
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
 setup: $(READY)  ## the environment in .venv (done by the others when needed)
 
@@ -20,6 +20,9 @@ demo: $(READY)  ## compare four methods on synthetic endoscopy, in minutes
 
 test: $(READY)  ## the tests; at the end, what was skipped and why
 	$(BIN)/python -m pytest -n 2 -rs
+
+test-processors: $(READY)  ## the numerical tests with the instructions of other processors and 1, 2 and 4 threads
+	$(BIN)/python tests/processors.py
 
 check: $(READY)  ## format, lint, types
 	$(BIN)/ruff format --check .

@@ -1,5 +1,6 @@
 """Fixtures that every room's tests share."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,8 +24,9 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
+def _threads() -> None:
+    """One, unless `make test-processors` asks for more."""
+    torch.set_num_threads(int(os.environ.get("ENDOCIL_TEST_THREADS", "1")))
 
 
 @pytest.fixture
