@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from files import command, endocil, settings, write_pictures, write_settings
+from commands import command, endocil
+from files import settings, write_pictures, write_settings
 from life import differing
 from lives import all_of
 from PIL import Image
