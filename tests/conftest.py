@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from life import Lives
 from pictures import make_images
 from tiny_runs import tiny
 
@@ -27,10 +28,19 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+SIZES = [14, 11, 12, 4, 13, 9]
+
+
 @pytest.fixture
 def images() -> Images:
     """Six classes of uneven size, one of them smaller than the usual quota of the tests."""
-    return make_images([14, 11, 12, 4, 13, 9])
+    return make_images(SIZES)
+
+
+@pytest.fixture(scope="session")
+def lives(tmp_path_factory: pytest.TempPathFactory) -> Lives:
+    """The life of each method on these images."""
+    return Lives(make_images(SIZES), tmp_path_factory.mktemp("lives"))
 
 
 @pytest.fixture(scope="session")

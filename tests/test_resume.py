@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,14 +13,13 @@ from pathlib import Path
 
 import pytest
 import tomli_w
-from life import ALL_METHODS, EPOCHS, Life, differing, new_method, state_of
+from life import ALL_METHODS, EPOCHS, Life, Lives, differing, new_method, state_of
 from pictures import TINY, run_files
 
 import endocil
 from endocil import EndocilError
 from endocil.checkpoint import FILE, load_checkpoint
 from endocil.files import write_atomically
-from endocil.images.cache import Images
 
 
 class StoppedError(Exception):
@@ -36,8 +36,8 @@ def stop_after(n_events: int, kind: str = "epoch"):
     return show
 
 
-def events(life: Life) -> list[dict]:
-    lines = (life.folder / "events.jsonl").read_text("utf-8").splitlines()
+def events(folder: Path) -> list[dict]:
+    lines = (folder / "events.jsonl").read_text("utf-8").splitlines()
     untimed = [json.loads(line) for line in lines]
     for record in untimed:
         for key in ("seconds", "images_per_second", "peak_megabytes"):
@@ -47,24 +47,39 @@ def events(life: Life) -> list[dict]:
 
 @pytest.mark.parametrize("name", ALL_METHODS)
 def test_a_life_stopped_at_any_epoch_of_any_phase_goes_on_to_the_same_bits(
-    name: str, images: Images, tmp_path: Path
+    name: str, lives: Lives, tmp_path: Path
 ) -> None:
-    straight = Life(images, tmp_path / "straight", new_method(name)).live()
-    n_epochs = sum(record["event"] == "epoch" for record in events(straight))
-    assert n_epochs >= EPOCHS * len(straight.scenario.tasks)
-    for stop in range(1, n_epochs + 1):
-        folder = tmp_path / f"stopped-{stop}"
-        stopped = Life(images, folder, new_method(name), clock=itertools.count(0, 100).__next__)
-        stopped.journal.show = stop_after(stop)
+    straight, stops = lives.whole(name), lives.stops(name)
+    assert len(stops) == sum(record["event"] == "epoch" for record in events(straight.folder))
+    assert len(stops) >= EPOCHS * len(straight.scenario.tasks)
+    for stop in stops:
+        if not (stop / FILE).exists():
+            assert stop == stops[0]
+            continue  # the first epoch was not over: the run starts again
+        folder = shutil.copytree(stop, tmp_path / stop.name)
+        resumed = Life(lives.images, folder, new_method(name)).go_on()
+        assert differing(state_of(straight.method), state_of(resumed.method)) == []
+        assert events(resumed.folder) == events(straight.folder)
+        if straight.memory is not None:
+            assert resumed.memory.records(lives.images) == straight.memory.records(lives.images)
+
+
+def test_what_a_stopped_life_leaves_is_what_lies_there_when_it_is_stopped(
+    lives: Lives, tmp_path: Path
+) -> None:
+    """So a copy of the folder of a life that lives on stands for a life that was stopped."""
+    for n, stop in enumerate(lives.stops("bic"), start=1):
+        clock = itertools.count(0, 100).__next__
+        stopped = Life(lives.images, tmp_path / str(n), new_method("bic"), clock=clock)
+        stopped.journal.show = stop_after(n)
         with pytest.raises(StoppedError):
             stopped.live()
-        if not (folder / FILE).exists():
-            continue  # the first epoch was not over: the run starts again
-        resumed = Life(images, folder, new_method(name)).go_on()
-        assert differing(state_of(straight.method), state_of(resumed.method)) == []
-        assert events(resumed) == events(straight)
-        if straight.memory is not None:
-            assert resumed.memory.records(images) == straight.memory.records(images)
+        assert sorted(path.name for path in stopped.folder.iterdir()) == sorted(
+            path.name for path in stop.iterdir()
+        )
+        assert events(stopped.folder) == events(stop)
+        if (stop / FILE).exists():
+            assert (stopped.folder / FILE).read_bytes() == (stop / FILE).read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -125,9 +140,9 @@ def test_a_run_killed_at_random_moments_resumes_to_the_same_files(
 
 
 def test_a_checkpoint_that_could_not_be_written_leaves_the_one_before(
-    images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lives: Lives, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    life = Life(images, tmp_path, new_method("icarl")).live(1)
+    life = lives.after("icarl", 1, tmp_path)
     before = (tmp_path / FILE).read_bytes()
 
     def full(path: Path, data: bytes) -> None:
@@ -144,8 +159,8 @@ def test_a_checkpoint_that_could_not_be_written_leaves_the_one_before(
     assert sorted(path.name for path in tmp_path.iterdir()) == [FILE, "events.jsonl"]
 
 
-def test_a_damaged_or_foreign_checkpoint_is_refused_in_one_line(images: Images, tmp_path: Path) -> None:
-    Life(images, tmp_path, new_method("icarl")).live(1)
+def test_a_damaged_or_foreign_checkpoint_is_refused_in_one_line(lives: Lives, tmp_path: Path) -> None:
+    lives.after("icarl", 1, tmp_path)
     whole = (tmp_path / FILE).read_bytes()
     (tmp_path / FILE).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(EndocilError, match="cannot be read"):
