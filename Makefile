@@ -3,10 +3,10 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup demo test check format bench clean
+.PHONY: help setup demo test test-slow check format bench clean
 
 help:  ## what can be made
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: $(READY)  ## the environment in .venv (done by the others when needed)
 
@@ -18,8 +18,11 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## compare four methods on synthetic endoscopy, in minutes
 	$(BIN)/endocil demo
 
-test: $(READY)  ## the tests; at the end, what was skipped and why
-	$(BIN)/python -m pytest -n 2 -rs
+test: $(READY)  ## the tests, in minutes; at the end, what was skipped and why
+	$(BIN)/python -m pytest -n 2 --dist worksteal -rs -m "not slow"
+
+test-slow: $(READY)  ## the tests that take long: Ray, several processes, the browser, UMAP, the compiler
+	$(BIN)/python -m pytest -n 2 --dist worksteal -rs -m slow
 
 check: $(READY)  ## format, lint, types
 	$(BIN)/ruff format --check .

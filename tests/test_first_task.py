@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 import torch
+from commands import endocil as typed
 from life import ALL_METHODS, Life, Lives, differing, new_method, state_of
 from pictures import TINY, run_files
 from torch.nn import functional
@@ -316,7 +317,7 @@ def test_one_trains_the_others_wait_and_a_killed_one_makes_way(tmp_path: Path) -
     holder.wait()
     assert waiting.wait(timeout=120) == 0
     assert not any(record.get("shared") for record in untimed(tmp_path / "waiting"))
-    assert type_("resume", str(tmp_path / "killed"), name="resumed").wait(timeout=120) == 0
+    assert typed("resume", tmp_path / "killed").returncode == 0
     assert any(record.get("shared") for record in untimed(tmp_path / "killed"))
     endocil.run(settings("icarl"), tmp_path / "alone")
     assert run_files(tmp_path / "killed") == run_files(tmp_path / "alone")

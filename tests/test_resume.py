@@ -7,12 +7,13 @@ import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import tomli_w
+from commands import command
+from commands import endocil as type_here
 from life import ALL_METHODS, EPOCHS, Life, Lives, differing, new_method, state_of
 from pictures import TINY, run_files
 
@@ -120,9 +121,9 @@ def test_a_run_killed_at_random_moments_resumes_to_the_same_files(
     settings = tmp_path / "settings.toml"
     settings.write_text(tomli_w.dumps({**TINY, "run": {"threads": 1, "checkpoint_seconds": 0.0}}))
     folder, moments = tmp_path / "run", random.Random(0)
-    command = [sys.executable, "-m", "endocil", "run", str(settings), "-o", str(folder)]
+    typed: tuple[object, ...] = ("run", settings, "-o", folder)
     for _ in range(3):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(command(*typed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
         while (
             not (folder / "settings.toml").exists() and time.monotonic() < deadline and process.poll() is None
@@ -132,8 +133,8 @@ def test_a_run_killed_at_random_moments_resumes_to_the_same_files(
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         if (folder / "settings.toml").exists():
-            command = [sys.executable, "-m", "endocil", "resume", str(folder)]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=120)
+            typed = ("resume", folder)
+    finished = type_here(*typed)
     assert finished.returncode == 0, finished.stderr
     assert run_files(folder) == run_files(uninterrupted)
     assert not list(folder.rglob("*.tmp"))

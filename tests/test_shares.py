@@ -141,6 +141,7 @@ class Small(nn.Module):
         return self.conv(images).relu().mean((2, 3))
 
 
+@pytest.mark.slow
 def test_compiled_backbones_keep_names_and_values_and_give_the_same_numbers() -> None:
     network = nn.Sequential(Small(), nn.Linear(4, 2))
     pictures = torch.randn(4, 3, 8, 8)

@@ -13,7 +13,10 @@ from commands import endocil, start
 from small import results, runs_in, write_sweep
 
 pytest.importorskip("ray", reason="the package ray is not installed")
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks processes up in /proc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks processes up in /proc"),
+]
 
 
 def run_processes(folder: Path) -> dict[int, int]:

@@ -94,6 +94,7 @@ def stopped(folder: Path) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_leaves_no_process_behind_and_the_same_command_goes_on(tmp_path: Path) -> None:
     settings = {"train.epochs": EPOCHS, "run.checkpoint_seconds": 0.0}
     file, folder = write_sweep(tmp_path, set=settings, vary={"seed": [3]}), tmp_path / "out"
