@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup demo test test-processors check format bench clean
+.PHONY: help setup demo test test-slow test-processors check format bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -18,8 +18,11 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## compare four methods on synthetic endoscopy, in minutes
 	$(BIN)/endocil demo
 
-test: $(READY)  ## the tests; at the end, what was skipped and why
-	$(BIN)/python -m pytest -n 2 -rs
+test: $(READY)  ## the tests, in minutes; at the end, what was skipped and why
+	$(BIN)/python -m pytest -n 2 --dist worksteal -rs -m "not slow"
+
+test-slow: $(READY)  ## the tests that take long: Ray, several processes, the browser, UMAP, the compiler
+	$(BIN)/python -m pytest -n 2 --dist worksteal -rs -m slow
 
 test-processors: $(READY)  ## the numerical tests with the instructions of other processors and 1, 2 and 4 threads
 	$(BIN)/python tests/processors.py

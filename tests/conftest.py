@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from life import Lives
 from pictures import make_images
 from tiny_runs import tiny
 
@@ -29,10 +30,19 @@ def _threads() -> None:
     torch.set_num_threads(int(os.environ.get("ENDOCIL_TEST_THREADS", "1")))
 
 
+SIZES = [14, 11, 12, 4, 13, 9]
+
+
 @pytest.fixture
 def images() -> Images:
     """Six classes of uneven size, one of them smaller than the usual quota of the tests."""
-    return make_images([14, 11, 12, 4, 13, 9])
+    return make_images(SIZES)
+
+
+@pytest.fixture(scope="session")
+def lives(tmp_path_factory: pytest.TempPathFactory) -> Lives:
+    """The life of each method on these images."""
+    return Lives(make_images(SIZES), tmp_path_factory.mktemp("lives"))
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,7 @@
 """A short life on small pictures, for tests of methods, learner and resume."""
 
+import itertools
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +10,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from endocil.checkpoint import Position, load_checkpoint, restore
+from endocil.checkpoint import Checkpoint, Position, load_checkpoint, restore
 from endocil.images.augment import Augmentation
 from endocil.images.batch import ImageSet
 from endocil.images.cache import Images
@@ -82,18 +84,66 @@ class Life:
             self.step(task)
         return self
 
-    def go_on(self) -> "Life":
-        """Resume from the folder's checkpoint, as a new process would, to the end."""
+    def take_up(self) -> Checkpoint:
+        """What a new process finds in the folder."""
         checkpoint = load_checkpoint(self.folder)
         assert checkpoint is not None
         self.journal.cut_back(checkpoint.events)
         restore(checkpoint, self.method, self.memory, self.scenario.tasks, self.fabric.device)
+        return checkpoint
+
+    def go_on(self) -> "Life":
+        """Resume from the folder's checkpoint, as a new process would, to the end."""
+        checkpoint = self.take_up()
         at = checkpoint.position
         for task in self.scenario.tasks[at.task :]:
             unfinished = checkpoint if task.index == at.task and at != Position(at.task) else None
             self.learner.learn(task, self.new_images(task), unfinished)
             self.learner.save(Position(task.index + 1))
         return self
+
+
+class Lives:
+    """The life of each method, trained once for all tests of a process, with a copy of its folder at every epoch that
+    it told of, as a stop at that moment leaves it, and after every task."""
+
+    def __init__(self, images: Images, folder: Path) -> None:
+        self.images, self.folder = images, folder
+        self._whole: dict[str, Life] = {}
+
+    def whole(self, name: str) -> Life:
+        """Read only."""
+        if name not in self._whole:
+            folder, numbers = self.folder / name, itertools.count(1)
+            every_epoch = itertools.count(0, 100).__next__  # by this clock a checkpoint is due after each
+            life = Life(self.images, folder / "whole", new_method(name), clock=every_epoch)
+
+            def keep(record: dict[str, Any]) -> None:
+                if record["event"] == "epoch":
+                    shutil.copytree(life.folder, folder / f"epoch-{next(numbers)}")
+
+            life.journal.show = keep
+            for task in life.scenario.tasks:
+                life.step(task)
+                shutil.copytree(life.folder, folder / f"task-{task.index}")
+            self._whole[name] = life
+        return self._whole[name]
+
+    def stops(self, name: str) -> list[Path]:
+        """The folders of lives that were stopped at their first, second, ... epoch; read only."""
+        self.whole(name)
+        return sorted((self.folder / name).glob("epoch-*"), key=lambda path: int(path.name.split("-")[1]))
+
+    def after(self, name: str, tasks: int, folder: Path) -> Life:
+        """A life of the test's own that has learned so many tasks; in joint training at most the one there is."""
+        tasks = min(tasks, len(self.whole(name).scenario.tasks))
+        if tasks == 0:
+            return Life(self.images, folder, new_method(name))
+        shutil.copytree(self.folder / name / f"task-{tasks - 1}", folder, dirs_exist_ok=True)
+        life = Life(self.images, folder, new_method(name))
+        life.take_up()
+        life.method.eval()  # as learning leaves it
+        return life
 
 
 def state_of(method: Method) -> dict[str, Tensor]:

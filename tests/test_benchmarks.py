@@ -72,6 +72,7 @@ def test_a_compiler_that_is_too_slow_is_said_to_be_so(training: ModuleType) -> N
     assert "compile" in what
 
 
+@pytest.mark.slow
 def test_growth_measures_every_point_in_a_process_of_its_own() -> None:
     code = "import growth; [print(p.what, p.seconds > 0, p.megabytes >= 0) for p in growth.rows({'images': (20,)}, 1)]"
     told = subprocess.run(

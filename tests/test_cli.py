@@ -13,20 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tomli_w
+from commands import Done, command, endocil, start
 from pictures import TINY
 from PIL import Image
 
 TRACEBACK = "Traceback"
 
 
-def endocil(
-    *arguments: str | Path, cwd: Path | None = None, **options: object
-) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "endocil", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=cwd, **options)
-
-
-def refused(result: subprocess.CompletedProcess[str], *words: str) -> None:
+def refused(result: Done, *words: str) -> None:
     """One line on stderr that holds these words, and a non-zero exit."""
     assert result.returncode != 0
     assert TRACEBACK not in result.stderr
@@ -34,6 +28,11 @@ def refused(result: subprocess.CompletedProcess[str], *words: str) -> None:
     assert result.stderr.startswith("endocil: ")
     for word in words:
         assert word in result.stderr
+
+
+def in_a_process(*arguments: object, **options: object) -> Done:
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=180, **options)
+    return Done(done.returncode, done.stdout, done.stderr)
 
 
 @pytest.fixture
@@ -136,8 +135,9 @@ def test_help_answers_without_the_heavy_libraries(tmp_path: Path) -> None:
         assert "Usage" in shown.stdout
 
 
-def test_methods_are_listed_with_their_options() -> None:
-    shown = endocil("methods", env={**os.environ, "COLUMNS": "160"}).stdout
+def test_methods_are_listed_with_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    shown = endocil("methods").stdout
     for word in ("finetune", "icarl", "endocil", "joint", "beta = 0.96", "temperature = 2.0"):
         assert word in shown
 
@@ -239,7 +239,7 @@ def test_a_full_disk_ends_in_one_line_and_a_run_that_can_go_on(settings: Path, t
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, resource.RLIM_INFINITY))
 
     assert endocil("check", settings).returncode == 0  # fills the image cache
-    failed = endocil("run", settings, "-o", tmp_path / "run", preexec_fn=small_files_only)
+    failed = in_a_process("run", settings, "-o", tmp_path / "run", preexec_fn=small_files_only)
     refused(failed, "checkpoint.safetensors", "choose another folder")
     assert not [path for path in (tmp_path / "run").iterdir() if path.name.endswith(".tmp")]
     resumed = endocil("resume", tmp_path / "run")
@@ -247,9 +247,8 @@ def test_a_full_disk_ends_in_one_line_and_a_run_that_can_go_on(settings: Path, t
 
 
 def test_ctrl_c_leaves_a_run_that_can_go_on_and_says_how(settings: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "endocil", "run", str(settings), "-o", str(tmp_path / "run")]
-    command += ["--set", "train.epochs=400"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    typed = ("run", settings, "-o", tmp_path / "run", "--set", "train.epochs=400")
+    process = start(*typed, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     while not (tmp_path / "run" / "events.jsonl").exists():
         assert process.poll() is None
         time.sleep(0.05)
@@ -304,7 +303,7 @@ def test_a_run_goes_into_the_ledger_once_and_its_tables_into_a_page(settings: Pa
 
 
 def test_the_version_and_a_contact_sheet(tmp_path: Path) -> None:
-    assert endocil("--version").stdout.startswith("endocil 0.")
+    assert in_a_process("--version").stdout.startswith("endocil 0.")
     done = endocil("data", "sheet", tmp_path / "sheet.png", "--size", "16", "--per-class", "3")
     assert done.returncode == 0, done.stderr
     assert Image.open(tmp_path / "sheet.png").width > 48
@@ -312,9 +311,9 @@ def test_the_version_and_a_contact_sheet(tmp_path: Path) -> None:
 
 
 def test_a_method_of_ones_own_lies_in_the_folder_one_works_in(settings: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "lying_here.py").write_text(
         "from endocil.methods.finetune import Finetune\n\n\nclass Mine(Finetune):\n    '''My own.'''\n"
     )
-    done = endocil("run", settings, "-o", "run", "--set", "method.name=mine:Mine", cwd=tmp_path)
+    done = endocil("run", settings, "-o", "run", "--set", "method.name=lying_here:Mine", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Mine" in done.stdout

@@ -74,6 +74,7 @@ def same_results(one: Path, other: Path) -> None:
         assert (mine.images, mine.classes) == (yours.images, yours.classes)
 
 
+@pytest.mark.slow
 def test_two_processes_leave_one_run_with_the_results_of_one(
     alone: Path, settings: Path, tmp_path: Path
 ) -> None:
@@ -85,6 +86,7 @@ def test_two_processes_leave_one_run_with_the_results_of_one(
     assert both[0] == both[1]
 
 
+@pytest.mark.slow
 def test_a_run_of_one_process_goes_on_with_two_that_torchrun_has_started(
     alone: Path, settings: Path, tmp_path: Path
 ) -> None:
@@ -94,6 +96,7 @@ def test_a_run_of_one_process_goes_on_with_two_that_torchrun_has_started(
     same_results(alone, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_run_of_two_processes_goes_on_with_one(alone: Path, settings: Path, tmp_path: Path) -> None:
     stopped(settings, tmp_path / "run", devices=2)
     call("resume", tmp_path / "run")
@@ -117,6 +120,7 @@ def stopped(settings: Path, folder: Path, devices: int) -> None:
     )  # on a starved machine it may have ended before the kill
 
 
+@pytest.mark.slow
 def test_when_one_process_is_killed_the_other_says_so_and_the_run_can_go_on(
     settings: Path, tmp_path: Path
 ) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from life import Life, new_method
+from life import Lives
 
 from endocil.evaluation import class_means, mean_distances, predict, view
 from endocil.images.batch import ImageSet
@@ -31,16 +31,16 @@ def test_distances_are_squared_and_of_unit_features() -> None:
             assert float(found[i, j]) == pytest.approx(float(((x - means[j]) ** 2).sum()), abs=1e-5)
 
 
-def test_the_size_of_the_batches_does_not_matter(images: Images, tmp_path: Path) -> None:
-    life = Life(images, tmp_path, new_method("icarl")).live(1)
+def test_the_size_of_the_batches_does_not_matter(images: Images, lives: Lives, tmp_path: Path) -> None:
+    life = lives.after("icarl", 1, tmp_path)
     test = ImageSet.of(images, life.scenario.rows("test", slice(0, 2)))
     one, many = view(life.method, test, 1), view(life.method, test, 100)
     assert torch.allclose(one.features, many.features, atol=1e-5)
     assert torch.allclose(one.scores, many.scores, atol=1e-3)
 
 
-def test_predictions_carry_both_heads_names_and_sources(images: Images, tmp_path: Path) -> None:
-    life = Life(images, tmp_path, new_method("icarl")).live(2)
+def test_predictions_carry_both_heads_names_and_sources(images: Images, lives: Lives, tmp_path: Path) -> None:
+    life = lives.after("icarl", 2, tmp_path)
     classes = images.table.classes[:3]
     test = ImageSet.of(images, life.scenario.rows("test", slice(0, 3)))
     found = predict(life.method, test, 4, classes=classes)
@@ -50,14 +50,14 @@ def test_predictions_carry_both_heads_names_and_sources(images: Images, tmp_path
     assert set(found.sources) == {"gastroscope", "capsule"}
 
 
-def test_a_method_without_memory_has_one_head(images: Images, tmp_path: Path) -> None:
-    life = Life(images, tmp_path, new_method("finetune")).live(1)
+def test_a_method_without_memory_has_one_head(images: Images, lives: Lives, tmp_path: Path) -> None:
+    life = lives.after("finetune", 1, tmp_path)
     test = ImageSet.of(images, life.scenario.rows("test", slice(0, 2)))
     assert predict(life.method, test, 4, classes=images.table.classes[:2]).distances is None
 
 
-def test_no_images_give_an_empty_view(images: Images, tmp_path: Path) -> None:
-    life = Life(images, tmp_path, new_method("icarl")).live(1)
+def test_no_images_give_an_empty_view(images: Images, lives: Lives, tmp_path: Path) -> None:
+    life = lives.after("icarl", 1, tmp_path)
     found = view(life.method, ImageSet.of(images, torch.empty(0, dtype=torch.int64)), 4)
     assert found.features.shape == (0, 64)
     assert found.scores.shape == (0, 2)

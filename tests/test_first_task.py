@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import tomli_w
 import torch
-from life import ALL_METHODS, Life, differing, new_method, state_of
+from commands import endocil as typed
+from life import ALL_METHODS, Life, Lives, differing, new_method, state_of
 from pictures import TINY, run_files
 from torch.nn import functional
 
@@ -83,9 +84,9 @@ def test_methods_whose_first_task_has_the_same_name_train_it_to_the_same_bits(
         assert all(one == told[0] for one in told)
 
 
-def test_later_tasks_are_not_shared(images: Images, tmp_path: Path) -> None:
+def test_later_tasks_are_not_shared(lives: Lives, tmp_path: Path) -> None:
     for name in ALL_METHODS:
-        life = Life(images, tmp_path / name, new_method(name)).live(1)
+        life = lives.after(name, 1, tmp_path / name)
         for task in life.scenario.tasks[1:2]:
             life.method.grow(task)
             assert {phase.shared for phase in life.method.phases(task, life.data(task))} == {""}
@@ -102,12 +103,12 @@ def sharing(life: Life, folder: Path) -> Life:
 
 
 def test_a_life_that_takes_its_first_task_from_another_is_the_life_that_trains_it(
-    images: Images, tmp_path: Path
+    images: Images, lives: Lives, tmp_path: Path
 ) -> None:
     """Finetune comes first: all that start like it take its network, whatever they do with it afterwards."""
     trained = set()
     for name in sorted(ALL_METHODS, key=lambda name: name != "finetune"):
-        alone = Life(images, tmp_path / f"{name}-alone", new_method(name)).live(2)
+        alone = lives.after(name, 2, tmp_path / f"{name}-alone")
         taken = sharing(Life(images, tmp_path / name, new_method(name)), tmp_path / "store").live(2)
         if not any(record.pop("shared", False) for record in untimed(tmp_path / name)):
             trained.add(name)
@@ -316,7 +317,7 @@ def test_one_trains_the_others_wait_and_a_killed_one_makes_way(tmp_path: Path) -
     holder.wait()
     assert waiting.wait(timeout=120) == 0
     assert not any(record.get("shared") for record in untimed(tmp_path / "waiting"))
-    assert type_("resume", str(tmp_path / "killed"), name="resumed").wait(timeout=120) == 0
+    assert typed("resume", tmp_path / "killed").returncode == 0
     assert any(record.get("shared") for record in untimed(tmp_path / "killed"))
     endocil.run(settings("icarl"), tmp_path / "alone")
     assert run_files(tmp_path / "killed") == run_files(tmp_path / "alone")

@@ -10,6 +10,7 @@ import pytest
 from life import ALL_METHODS
 
 HERE = Path(__file__).parent
+pytestmark = pytest.mark.slow
 
 
 def free_port() -> str:

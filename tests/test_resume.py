@@ -4,22 +4,23 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import tomli_w
-from life import ALL_METHODS, EPOCHS, Life, differing, new_method, state_of
+from commands import command
+from commands import endocil as type_here
+from life import ALL_METHODS, EPOCHS, Life, Lives, differing, new_method, state_of
 from pictures import TINY, run_files
 
 import endocil
 from endocil import EndocilError
 from endocil.checkpoint import FILE, load_checkpoint
 from endocil.files import write_atomically
-from endocil.images.cache import Images
 
 
 class StoppedError(Exception):
@@ -36,8 +37,8 @@ def stop_after(n_events: int, kind: str = "epoch"):
     return show
 
 
-def events(life: Life) -> list[dict]:
-    lines = (life.folder / "events.jsonl").read_text("utf-8").splitlines()
+def events(folder: Path) -> list[dict]:
+    lines = (folder / "events.jsonl").read_text("utf-8").splitlines()
     untimed = [json.loads(line) for line in lines]
     for record in untimed:
         for key in ("seconds", "images_per_second", "peak_megabytes"):
@@ -47,24 +48,39 @@ def events(life: Life) -> list[dict]:
 
 @pytest.mark.parametrize("name", ALL_METHODS)
 def test_a_life_stopped_at_any_epoch_of_any_phase_goes_on_to_the_same_bits(
-    name: str, images: Images, tmp_path: Path
+    name: str, lives: Lives, tmp_path: Path
 ) -> None:
-    straight = Life(images, tmp_path / "straight", new_method(name)).live()
-    n_epochs = sum(record["event"] == "epoch" for record in events(straight))
-    assert n_epochs >= EPOCHS * len(straight.scenario.tasks)
-    for stop in range(1, n_epochs + 1):
-        folder = tmp_path / f"stopped-{stop}"
-        stopped = Life(images, folder, new_method(name), clock=itertools.count(0, 100).__next__)
-        stopped.journal.show = stop_after(stop)
+    straight, stops = lives.whole(name), lives.stops(name)
+    assert len(stops) == sum(record["event"] == "epoch" for record in events(straight.folder))
+    assert len(stops) >= EPOCHS * len(straight.scenario.tasks)
+    for stop in stops:
+        if not (stop / FILE).exists():
+            assert stop == stops[0]
+            continue  # the first epoch was not over: the run starts again
+        folder = shutil.copytree(stop, tmp_path / stop.name)
+        resumed = Life(lives.images, folder, new_method(name)).go_on()
+        assert differing(state_of(straight.method), state_of(resumed.method)) == []
+        assert events(resumed.folder) == events(straight.folder)
+        if straight.memory is not None:
+            assert resumed.memory.records(lives.images) == straight.memory.records(lives.images)
+
+
+def test_what_a_stopped_life_leaves_is_what_lies_there_when_it_is_stopped(
+    lives: Lives, tmp_path: Path
+) -> None:
+    """So a copy of the folder of a life that lives on stands for a life that was stopped."""
+    for n, stop in enumerate(lives.stops("bic"), start=1):
+        clock = itertools.count(0, 100).__next__
+        stopped = Life(lives.images, tmp_path / str(n), new_method("bic"), clock=clock)
+        stopped.journal.show = stop_after(n)
         with pytest.raises(StoppedError):
             stopped.live()
-        if not (folder / FILE).exists():
-            continue  # the first epoch was not over: the run starts again
-        resumed = Life(images, folder, new_method(name)).go_on()
-        assert differing(state_of(straight.method), state_of(resumed.method)) == []
-        assert events(resumed) == events(straight)
-        if straight.memory is not None:
-            assert resumed.memory.records(images) == straight.memory.records(images)
+        assert sorted(path.name for path in stopped.folder.iterdir()) == sorted(
+            path.name for path in stop.iterdir()
+        )
+        assert events(stopped.folder) == events(stop)
+        if (stop / FILE).exists():
+            assert (stopped.folder / FILE).read_bytes() == (stop / FILE).read_bytes()
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +111,9 @@ def test_a_run_killed_at_random_moments_resumes_to_the_same_files(
     settings = tmp_path / "settings.toml"
     settings.write_text(tomli_w.dumps({**TINY, "run": {"threads": 1, "checkpoint_seconds": 0.0}}))
     folder, moments = tmp_path / "run", random.Random(0)
-    command = [sys.executable, "-m", "endocil", "run", str(settings), "-o", str(folder)]
+    typed: tuple[object, ...] = ("run", settings, "-o", folder)
     for _ in range(3):
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(command(*typed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + 60
         while (
             not (folder / "settings.toml").exists() and time.monotonic() < deadline and process.poll() is None
@@ -107,17 +123,17 @@ def test_a_run_killed_at_random_moments_resumes_to_the_same_files(
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         if (folder / "settings.toml").exists():
-            command = [sys.executable, "-m", "endocil", "resume", str(folder)]
-    finished = subprocess.run(command, capture_output=True, text=True, timeout=120)
+            typed = ("resume", folder)
+    finished = type_here(*typed)
     assert finished.returncode == 0, finished.stderr
     assert run_files(folder) == run_files(uninterrupted)
     assert not list(folder.rglob("*.tmp"))
 
 
 def test_a_checkpoint_that_could_not_be_written_leaves_the_one_before(
-    images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lives: Lives, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    life = Life(images, tmp_path, new_method("icarl")).live(1)
+    life = lives.after("icarl", 1, tmp_path)
     before = (tmp_path / FILE).read_bytes()
 
     def full(path: Path, data: bytes) -> None:
@@ -134,8 +150,8 @@ def test_a_checkpoint_that_could_not_be_written_leaves_the_one_before(
     assert sorted(path.name for path in tmp_path.iterdir()) == [FILE, "events.jsonl"]
 
 
-def test_a_damaged_or_foreign_checkpoint_is_refused_in_one_line(images: Images, tmp_path: Path) -> None:
-    Life(images, tmp_path, new_method("icarl")).live(1)
+def test_a_damaged_or_foreign_checkpoint_is_refused_in_one_line(lives: Lives, tmp_path: Path) -> None:
+    lives.after("icarl", 1, tmp_path)
     whole = (tmp_path / FILE).read_bytes()
     (tmp_path / FILE).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(EndocilError, match="cannot be read"):

@@ -50,19 +50,17 @@ def test_each_pick_is_the_brute_force_minimum_of_the_objective(name: str) -> Non
         chosen.append(index)
 
 
-@pytest.mark.parametrize("m", [60, 2100])
+KERNELS = [(1, 2.0), (4, 2.0), (10, 2.0), (5, 4.0), (5, 3.0), (5, 1.0), (8, 64.0)]
+MANY_KERNELS = [(40, 2.0), (100, 2.0), (14, 1000.0), (40, 10.0)]  # far beyond float32, and many squarings
+
+
 @pytest.mark.parametrize("name", ["clustered", "tight"])
 @pytest.mark.parametrize(
-    ("kernels", "scale"),
+    ("m", "kernels", "scale"),
     [
-        *((1, 2.0), (4, 2.0), (10, 2.0), (5, 4.0), (5, 3.0), (5, 1.0)),
-        *(
-            (40, 2.0),
-            (8, 64.0),
-            (100, 2.0),
-            (14, 1000.0),
-            (40, 10.0),
-        ),  # far beyond float32, and many squarings
+        *((m, *kernel) for m in (60, 2100) for kernel in KERNELS),
+        *((60, *kernel) for kernel in MANY_KERNELS),
+        *(pytest.param(2100, *kernel, marks=pytest.mark.slow) for kernel in MANY_KERNELS),
     ],
 )
 def test_other_kernels_and_scales_equal_the_dense_reference_too(

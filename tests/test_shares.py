@@ -137,6 +137,7 @@ def test_sixteen_bits_train_and_come_near_thirty_two(images: Images, tmp_path: P
     assert 0.0 < (other["classifier.weight"] - plain["classifier.weight"]).norm() < 0.2 * moved
 
 
+@pytest.mark.slow
 def test_compiled_backbones_keep_names_and_values_and_give_the_same_numbers() -> None:
     network = nn.Sequential(Convolution(), nn.Linear(4, 2))
     pictures = torch.randn(4, 3, 8, 8)

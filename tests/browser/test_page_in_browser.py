@@ -10,6 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+pytestmark = pytest.mark.slow
 Opened = Callable[..., "Page"]
 # Of a group inside a picture, checkVisibility knows nothing.
 SHOWN = "all => all.map(one => one.checkVisibility() && getComputedStyle(one).display !== 'none')"

@@ -34,6 +34,7 @@ from endocil.serve.service import service_of
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
 
+pytestmark = pytest.mark.slow
 TOKEN = "a-token-that-is-long-enough"
 NOTICE = "Research software, not for clinical use."
 WAIT = 15_000

@@ -1,18 +1,12 @@
 """Small pictures as files with a list of them, and runs on that list."""
 
-import sys
 from collections.abc import Sequence
-from contextlib import chdir, redirect_stderr, redirect_stdout
-from dataclasses import dataclass
-from io import StringIO
 from pathlib import Path
 
-import pytest
 import tomli_w
 from pictures import make_images
 from PIL import Image
 
-from endocil.cli import main
 from endocil.files import write_csv
 
 HEADER = ("path", "label", "patient", "device", "split")
@@ -50,30 +44,3 @@ def settings(listing: Path, increments: Sequence[int], method: str = "icarl", **
 def write_settings(path: Path, values: dict) -> Path:
     path.write_text(tomli_w.dumps(values))
     return path
-
-
-def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "endocil", *map(str, arguments)]
-
-
-@dataclass(frozen=True)
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def endocil(*arguments: str | Path, cwd: Path | None = None) -> Done:
-    """The command in this process: starting one for each takes longer than what it does."""
-    out, err = StringIO(), StringIO()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        redirect_stdout(out),
-        redirect_stderr(err),
-        chdir(cwd or Path.cwd()),
-    ):
-        patch.setattr(sys, "argv", ["endocil", *map(str, arguments)])
-        patch.setattr(sys, "path", [*sys.path])
-        with pytest.raises(SystemExit) as ended:
-            main()
-    return Done(int(ended.value.code or 0), out.getvalue(), err.getvalue())

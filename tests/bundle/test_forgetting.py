@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from files import endocil
+from commands import endocil
 from PIL import Image
 
 from endocil import EndocilError

@@ -11,6 +11,7 @@ HARMLESS = {"data from outside", "weights from a file", "first tasks in a folder
 ENDLESS = "pattern that never ends"  # predicts, and learning refuses to run it
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")
 def test_damaged_and_hostile_bundles_predict_or_are_refused_in_one_line(tiny_bundle: Path) -> None:
     n = 140

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from files import command, endocil, settings, write_pictures, write_settings
+from commands import command, endocil
+from files import settings, write_pictures, write_settings
 from life import differing
 from lives import all_of
 from PIL import Image
@@ -69,9 +70,8 @@ def test_killed_and_typed_again_it_ends_in_the_same_bundle(
 ) -> None:
     straight = learn(bundle, pictures / "from-3.csv", tmp_path / "straight.endocil").content
     output, work = tmp_path / "killed.endocil", tmp_path / "killed.endocil.learning"
-    typed = command("learn", bundle, pictures / "from-3.csv", "-o", output)
-    typed += ["--set", "run.checkpoint_seconds=0"]
-    process = subprocess.Popen(typed, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    typed = ("learn", bundle, pictures / "from-3.csv", "-o", output, "--set", "run.checkpoint_seconds=0")
+    process = subprocess.Popen(command(*typed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 150
     while (
         not (work / "checkpoint.safetensors").exists()
@@ -83,7 +83,7 @@ def test_killed_and_typed_again_it_ends_in_the_same_bundle(
     process.wait()
     if not output.exists():  # else it was quicker than this test
         assert (work / "checkpoint.safetensors").exists()
-        finished = subprocess.run(typed, capture_output=True, text=True, timeout=180)
+        finished = endocil(*typed)
         assert finished.returncode == 0, finished.stderr
     same(read_content(output), straight)
     assert not work.exists()

@@ -1,13 +1,14 @@
 """A bundle that learns is the run that goes on, bit for bit, also when it is stopped in between."""
 
 import itertools
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from life import ALL_METHODS, QUOTA, Life, differing, new_method, state_of
+from life import ALL_METHODS, QUOTA, Life, Lives, differing, new_method, state_of
 from lives import all_of, content_of, exemplars_of, newcomers_of
 
 from endocil import EndocilError
@@ -17,6 +18,7 @@ from endocil.bundle.learning import take_step
 from endocil.bundle.manifest import Terms
 from endocil.bundle.restoring import settings_of
 from endocil.bundle.step import Step, changed, step_of
+from endocil.checkpoint import FILE
 from endocil.images.batch import ImageSet
 from endocil.images.cache import Images
 from endocil.methods import METHODS
@@ -65,9 +67,9 @@ def same(content: Content, life: Life) -> None:
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_a_learned_bundle_is_the_next_task_of_the_run_bit_for_bit(
-    name: str, images: Images, tmp_path: Path
+    name: str, images: Images, lives: Lives, tmp_path: Path
 ) -> None:
-    life = Life(images, tmp_path / "life", new_method(name)).live(2)
+    life = lives.after(name, 2, tmp_path / "life")
     before = saved(life, name, tmp_path)
     after = learned(before, next_step(before, life), tmp_path / "work")
     life.step(life.scenario.tasks[2])
@@ -93,9 +95,9 @@ def test_a_total_budget_is_shared_as_in_the_run(images: Images, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["bic", "dgr", "endocil", "foster"])
 def test_more_images_of_known_classes_are_learned_and_compete_with_their_exemplars(
-    name: str, images: Images, tmp_path: Path
+    name: str, images: Images, lives: Lives, tmp_path: Path
 ) -> None:
-    life = Life(images, tmp_path / "life", new_method(name)).live(2)
+    life = lives.after(name, 2, tmp_path / "life")
     before = saved(life, name, tmp_path)
     kept = {origin.image for origin in before.exemplars.origins}
     known = life.scenario.rows("test", slice(0, 2)).tolist()
@@ -111,25 +113,37 @@ def test_more_images_of_known_classes_are_learned_and_compete_with_their_exempla
 
 @pytest.mark.parametrize("name", ["bic", "dgr", "foster"])
 def test_a_step_stopped_at_any_epoch_goes_on_to_the_same_bits(
-    name: str, images: Images, tmp_path: Path
+    name: str, lives: Lives, tmp_path: Path
 ) -> None:
-    life = Life(images, tmp_path / "life", new_method(name)).live(2)
+    life = lives.after(name, 2, tmp_path / "life")
     before, _ = changed(saved(life, name, tmp_path), ["run.checkpoint_seconds=0"])
     step = next_step(before, life)
-    straight = learned(before, step, tmp_path / "straight")
-    epochs = sum(phase.count('"event": "epoch"') for phase in (tmp_path / "straight/events.jsonl").open())
-    for stop in range(1, epochs + 1):
-        folder = tmp_path / f"stopped-{stop}"
-        folder.mkdir()
-        with pytest.raises(StoppedError):
-            take_step(step, folder, show=stop_after(stop))
+    folder, stops = tmp_path / "straight", []
+    folder.mkdir()
+
+    def keep(record: dict) -> None:
+        """A copy of the folder, as a stop at this moment leaves it."""
+        if record["event"] == "epoch":
+            stops.append(shutil.copytree(folder, tmp_path / f"stopped-{len(stops)}"))
+
+    straight = content_after(step, take_step(step, folder, show=keep), TERMS)
+    stopped = tmp_path / "stopped"
+    stopped.mkdir()
+    with pytest.raises(StoppedError):
+        take_step(step, stopped, show=stop_after(len(stops)))
+    assert sorted(path.name for path in stopped.iterdir()) == sorted(
+        path.name for path in stops[-1].iterdir()
+    )
+    assert (stopped / FILE).read_bytes() == (stops[-1] / FILE).read_bytes()
+    assert len(stops) > 1
+    for folder in stops:
         again = learned(before, step, folder)
         assert differing(all_of(again), all_of(straight)) == []
         assert again.exemplars.origins == straight.exemplars.origins
 
 
-def test_a_finished_step_is_not_trained_again(images: Images, tmp_path: Path) -> None:
-    life = Life(images, tmp_path / "life", new_method("icarl")).live(2)
+def test_a_finished_step_is_not_trained_again(lives: Lives, tmp_path: Path) -> None:
+    life = lives.after("icarl", 2, tmp_path / "life")
     before = saved(life, "icarl", tmp_path)
     step = next_step(before, life)
     first, shown = learned(before, step, tmp_path / "work"), []
@@ -138,8 +152,8 @@ def test_a_finished_step_is_not_trained_again(images: Images, tmp_path: Path) ->
     assert differing(all_of(first), all_of(second)) == []
 
 
-def test_exemplars_keep_their_terms_and_new_ones_get_theirs(images: Images, tmp_path: Path) -> None:
-    life = Life(images, tmp_path / "life", new_method("icarl")).live(2)
+def test_exemplars_keep_their_terms_and_new_ones_get_theirs(lives: Lives, tmp_path: Path) -> None:
+    life = lives.after("icarl", 2, tmp_path / "life")
     content = content_of(life, "icarl", 2)
     origins = tuple(replace(origin, licence="old", consent="given") for origin in content.exemplars.origins)
     before = replace(content, exemplars=replace(content.exemplars, origins=origins))
@@ -150,8 +164,10 @@ def test_exemplars_keep_their_terms_and_new_ones_get_theirs(images: Images, tmp_
     assert told == {(True, "old", "given"), (False, "new", "asked")}
 
 
-def test_a_class_without_exemplars_needs_new_images_of_it(images: Images, tmp_path: Path) -> None:
-    life = Life(images, tmp_path / "life", new_method("endocil")).live(2)
+def test_a_class_without_exemplars_needs_new_images_of_it(
+    images: Images, lives: Lives, tmp_path: Path
+) -> None:
+    life = lives.after("endocil", 2, tmp_path / "life")
     content = content_of(life, "endocil", 2)
     origins = content.exemplars.origins
     rest = [row for row, origin in enumerate(origins) if origin.class_name != "class-00"]

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from endocil.bundle.content import read_content
 
 PAGE = Path(__file__).parents[2] / "docs" / "walkthrough.md"
@@ -15,6 +17,7 @@ def blocks() -> list[str]:
     return re.findall(r"```sh\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
 
 
+@pytest.mark.slow
 def test_every_command_of_the_page_works(tmp_path: Path) -> None:
     programs = tmp_path / "bin"
     programs.mkdir()

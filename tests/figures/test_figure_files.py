@@ -154,6 +154,7 @@ def test_exemplars_are_shown_in_the_order_of_choice_and_images_that_are_gone_are
         list(gallery.draw(Material([read_run(folder)], gone)))
 
 
+@pytest.mark.slow
 def test_embeddings_show_every_image_and_the_chosen_ones_and_repeat(runs: list[Path]) -> None:
     """The only test that calls UMAP, which compiles for long."""
     told: list[str] = []

@@ -3,46 +3,15 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from readers import IDS, PythonReader, ThreadReader
 
 from endocil.datasets.table_file import Renamed
 from endocil.errors import EndocilError
 from endocil.images.reading import read_in_chunks
-from endocil.images.table import UnreadableImageError
-
-IDS = [str(i) for i in range(300)]  # enough for processes to be used
-
-
-class PythonReader:
-    """Tells in its first pixel which process has read it."""
-
-    in_processes = True
-
-    def __init__(self, fail: str = "") -> None:
-        self.fail = fail
-
-    def read(self, image_id: str, size: int) -> np.ndarray:
-        if image_id == "5":
-            raise UnreadableImageError("five is unreadable")
-        if image_id == "200" and self.fail == "exception":
-            raise EndocilError("a reader's own error")
-        if image_id == "200" and self.fail == "exit":
-            os._exit(3)
-        print("a reader may print")
-        pixels = np.full((size, size, 3), int(image_id) % 256, np.uint8)
-        pixels[0, 0] = np.frombuffer(os.getpid().to_bytes(8, "little")[:3], np.uint8)
-        return pixels
-
-    def fingerprint(self, ids: Sequence[str]) -> str:
-        return "python"
-
-
-class ThreadReader(PythonReader):
-    in_processes = False
 
 
 def read_all(reader: PythonReader, workers: int) -> tuple[np.ndarray, list[tuple[str, str]]]:
@@ -84,7 +53,7 @@ def test_a_process_that_dies_is_an_error_and_not_a_wait() -> None:
 
 
 SCRIPT = """
-from test_reading import PythonReader, IDS
+from readers import PythonReader, IDS
 from endocil.images.reading import read_in_chunks
 print("the script runs")
 chunks = list(read_in_chunks(PythonReader(), IDS, 4, 2))

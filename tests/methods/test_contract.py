@@ -1,18 +1,21 @@
 """What every entry of METHODS promises the house (architecture, "The Method contract")."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from life import ALL_METHODS, Life, differing, new_method, state_of
+from life import ALL_METHODS, Life, Lives, differing, new_method, state_of
 
 from endocil.gradients import GradientRule
 from endocil.images.augment import Augmentation
 from endocil.images.batch import ImageSet, training_batches
 from endocil.images.cache import Images
-from endocil.methods.method import Phase, TaskData
+from endocil.methods.method import Phase, Task, TaskData
 from endocil.training import fit, only_training
+
+Grown = Callable[[int], tuple[Life, Task, TaskData]]
 
 
 def batch_of(phase: Phase, n: int = 8):
@@ -21,30 +24,39 @@ def batch_of(phase: Phase, n: int = 8):
 
 
 @pytest.fixture(params=ALL_METHODS)
-def life(request: pytest.FixtureRequest, images: Images, tmp_path: Path) -> Life:
-    return Life(images, tmp_path, new_method(request.param))
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
-def grown(life: Life, n_tasks: int) -> tuple:
-    """Live all but the last of these tasks and make room for that one."""
-    n_tasks = min(n_tasks, len(life.scenario.tasks))
-    life.live(n_tasks - 1)
-    task = life.scenario.tasks[n_tasks - 1]
-    life.method.grow(task)
-    return task, life.data(task)
+@pytest.fixture
+def grown(name: str, lives: Lives, tmp_path: Path) -> Grown:
+    """A life that has learned all but the last of so many tasks and has made room for that one."""
+
+    def grow(n_tasks: int) -> tuple[Life, Task, TaskData]:
+        n_tasks = min(n_tasks, len(lives.whole(name).scenario.tasks))
+        life = lives.after(name, n_tasks - 1, tmp_path)
+        task = life.scenario.tasks[n_tasks - 1]
+        life.method.grow(task)
+        return life, task, life.data(task)
+
+    return grow
 
 
-def test_scores_have_one_column_for_each_seen_class(life: Life) -> None:
-    for task in life.scenario.tasks:
-        life.step(task)
+def after_each_task(name: str, lives: Lives, folder: Path) -> Iterator[tuple[Task, Life]]:
+    for task in lives.whole(name).scenario.tasks:
+        yield task, lives.after(name, task.index + 1, folder / str(task.index))
+
+
+def test_scores_have_one_column_for_each_seen_class(name: str, lives: Lives, tmp_path: Path) -> None:
+    for task, life in after_each_task(name, lives, tmp_path):
         features = life.method.embed(torch.randn(3, 3, 32, 32))
         assert features.ndim == 2
         assert life.method.classify(features).shape == (3, task.n_seen)
         assert life.method(torch.randn(1, 3, 32, 32)).shape == (1, task.n_seen)
 
 
-def test_an_objective_gives_one_loss_per_image_or_a_penalty(life: Life) -> None:
-    task, data = grown(life, 2)
+def test_an_objective_gives_one_loss_per_image_or_a_penalty(grown: Grown) -> None:
+    life, task, data = grown(2)
     for phase in life.method.phases(task, data):
         batch = batch_of(phase)
         outcome = phase.objective(batch)
@@ -53,8 +65,8 @@ def test_an_objective_gives_one_loss_per_image_or_a_penalty(life: Life) -> None:
         assert outcome.logits is None or outcome.logits.shape == (len(batch), task.n_seen)
 
 
-def test_asking_for_phases_changes_nothing(life: Life) -> None:
-    task, data = grown(life, 2)
+def test_asking_for_phases_changes_nothing(grown: Grown) -> None:
+    life, task, data = grown(2)
     before = state_of(life.method)
     first = life.method.phases(task, data)
     again = life.method.phases(task, data)
@@ -64,8 +76,8 @@ def test_asking_for_phases_changes_nothing(life: Life) -> None:
     ]
 
 
-def test_every_trained_parameter_gets_a_gradient_and_no_other_does(life: Life) -> None:
-    task, data = grown(life, 3)
+def test_every_trained_parameter_gets_a_gradient_and_no_other_does(grown: Grown) -> None:
+    life, task, data = grown(3)
     for phase in life.method.phases(task, data):
         trained = {parameter for module in phase.train for parameter in module.parameters()}
         with only_training(life.method, phase.train):
@@ -76,8 +88,8 @@ def test_every_trained_parameter_gets_a_gradient_and_no_other_does(life: Life) -
                 parameter.grad = None
 
 
-def test_modules_outside_the_phase_keep_their_bits_and_batch_norm_statistics(life: Life) -> None:
-    task, data = grown(life, 3)
+def test_modules_outside_the_phase_keep_their_bits_and_batch_norm_statistics(grown: Grown) -> None:
+    life, task, data = grown(3)
     for phase in life.method.phases(task, data):
         inside = {id(value) for module in phase.train for value in module.state_dict(keep_vars=True).values()}
         outside = {k for k, v in life.method.state_dict(keep_vars=True).items() if id(v) not in inside}
@@ -89,9 +101,10 @@ def test_modules_outside_the_phase_keep_their_bits_and_batch_norm_statistics(lif
         assert changed
 
 
-def test_predictors_hold_exactly_the_parameters_that_prediction_uses(life: Life) -> None:
-    for task in life.scenario.tasks:
-        life.step(task)
+def test_predictors_hold_exactly_the_parameters_that_prediction_uses(
+    name: str, lives: Lives, tmp_path: Path
+) -> None:
+    for _, life in after_each_task(name, lives, tmp_path):
         method = life.method.requires_grad_(True)
         method(torch.randn(2, 3, 32, 32)).sum().backward()
         used = {name for name, parameter in method.named_parameters() if parameter.grad is not None}
@@ -100,8 +113,8 @@ def test_predictors_hold_exactly_the_parameters_that_prediction_uses(life: Life)
         method.zero_grad(set_to_none=True)
 
 
-def test_images_of_known_classes_may_come_with_new_ones(life: Life) -> None:
-    life.live(1)
+def test_images_of_known_classes_may_come_with_new_ones(name: str, lives: Lives, tmp_path: Path) -> None:
+    life = lives.after(name, 1, tmp_path)
     for task in life.scenario.tasks[1:2]:
         known = ImageSet.of(life.images, life.scenario.rows("train", task.old)[::3])
         data = TaskData(life.new_images(task) + known, life.learner._exemplars())
@@ -109,8 +122,8 @@ def test_images_of_known_classes_may_come_with_new_ones(life: Life) -> None:
         assert life.method(torch.randn(2, 3, 32, 32)).isfinite().all()
 
 
-def test_a_batch_without_exemplars_gives_finite_losses(life: Life) -> None:
-    task, data = grown(life, 2)
+def test_a_batch_without_exemplars_gives_finite_losses(grown: Grown) -> None:
+    life, task, data = grown(2)
     for phase in life.method.phases(task, data):
         batch = batch_of(replace(phase, images=data.new))
         assert not batch.from_memory.any()
@@ -120,7 +133,10 @@ def test_a_batch_without_exemplars_gives_finite_losses(life: Life) -> None:
         assert all(loss.isfinite().all() for loss in losses.values())
 
 
-def test_a_remainder_of_one_image_and_a_class_below_the_quota_are_learned(life: Life) -> None:
+def test_a_remainder_of_one_image_and_a_class_below_the_quota_are_learned(
+    name: str, images: Images, tmp_path: Path
+) -> None:
+    life = Life(images, tmp_path, new_method(name))
     rows = life.scenario.rows("train", life.scenario.tasks[0].new)
     labels = ImageSet.of(life.images, rows).labels
     few = torch.cat(
@@ -134,9 +150,8 @@ def test_a_remainder_of_one_image_and_a_class_below_the_quota_are_learned(life: 
         assert life.learner._exemplars().counts(6).tolist()[:2] == [2, 4]
 
 
-def test_a_fresh_method_grown_alike_accepts_a_trained_state(life: Life) -> None:
-    life.live()
-    name = next(key for key in ALL_METHODS if type(new_method(key)) is type(life.method))
+def test_a_fresh_method_grown_alike_accepts_a_trained_state(name: str, lives: Lives, tmp_path: Path) -> None:
+    life = lives.after(name, 3, tmp_path)
     fresh = new_method(name, seed=7)
     for task in life.scenario.tasks:
         fresh.grow(task)
@@ -148,11 +163,11 @@ def test_a_fresh_method_grown_alike_accepts_a_trained_state(life: Life) -> None:
     torch.testing.assert_close(fresh(pictures), life.method(pictures), rtol=1e-4, atol=1e-4)
 
 
-def test_learning_again_with_the_same_seed_gives_the_same_bits(life: Life, tmp_path: Path) -> None:
-    life.live()
-    name = next(key for key in ALL_METHODS if type(new_method(key)) is type(life.method))
-    again = Life(life.images, tmp_path / "again", new_method(name)).live()
-    assert differing(state_of(life.method), state_of(again.method)) == []
+def test_learning_again_with_the_same_seed_gives_the_same_bits(
+    name: str, lives: Lives, tmp_path: Path
+) -> None:
+    again = Life(lives.images, tmp_path, new_method(name)).live()
+    assert differing(state_of(lives.whole(name).method), state_of(again.method)) == []
 
 
 def test_frozen_stages_keep_their_bits_through_a_life(images: Images, tmp_path: Path) -> None:
@@ -171,14 +186,12 @@ def test_frozen_stages_keep_their_bits_through_a_life(images: Images, tmp_path: 
 
 
 def test_the_first_task_is_the_same_in_every_method_that_starts_with_cross_entropy(
-    images: Images, tmp_path: Path
+    lives: Lives, tmp_path: Path
 ) -> None:
-    special = {"endocil": {"loss": "cross_entropy"}}
-    starts = {name: special.get(name, {}) for name in ALL_METHODS if name not in ("dgr", "joint")}
-    states = [
-        state_of(Life(images, tmp_path / name, new_method(name, **options)).live(1).method)
-        for name, options in starts.items()
-    ]
+    plain_endocil = Life(lives.images, tmp_path / "endocil", new_method("endocil", loss="cross_entropy"))
+    others = [name for name in ALL_METHODS if name not in ("dgr", "endocil", "joint")]
+    started = [plain_endocil.live(1), *(lives.after(name, 1, tmp_path / name) for name in others)]
+    states = [state_of(life.method) for life in started]
     plain = {key: value for key, value in states[0].items() if key.startswith(("backbone.", "classifier."))}
     assert len(plain) > 100
     for other in states[1:]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from life import QUOTA, Life, differing, new_method, state_of
+from life import QUOTA, Life, Lives, differing, new_method, state_of
 from torch.nn import functional
 
 from endocil import EndocilError, class_balanced_weights
@@ -93,8 +93,8 @@ def test_class_means_have_length_one(images: Images, tmp_path: Path) -> None:
     assert torch.allclose(means.norm(dim=1), torch.ones(6), atol=1e-5)
 
 
-def test_the_teacher_is_the_network_before_the_task_and_stays_so(images: Images, tmp_path: Path) -> None:
-    life = Life(images, tmp_path, new_method("icarl")).live(1)
+def test_the_teacher_is_the_network_before_the_task_and_stays_so(lives: Lives, tmp_path: Path) -> None:
+    life = lives.after("icarl", 1, tmp_path)
     before = state_of(life.method)
     life.step(life.scenario.tasks[1])
     after = state_of(life.method)

@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
+@pytest.mark.slow
 def test_a_small_load_with_exchanges_loses_nothing() -> None:
     sizes = ["--predictions", "300", "--clients", "6", "--swaps", "2", "--size", "32", "--width", "8"]
     command = [sys.executable, str(BENCHMARKS / "serve_load.py"), *sizes, "--bare-seconds", "0.2"]

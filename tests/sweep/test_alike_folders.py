@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tomli_w
+from commands import endocil
 from PIL import Image
-from small import SMALL, endocil, runs_in
+from small import SMALL, runs_in
 
 from endocil import EndocilError
 from endocil.commands.ledger import add

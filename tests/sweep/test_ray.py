@@ -9,10 +9,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from small import command, endocil, results, runs_in, write_sweep
+from commands import endocil, start
+from small import results, runs_in, write_sweep
 
 pytest.importorskip("ray", reason="the package ray is not installed")
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks processes up in /proc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks processes up in /proc"),
+]
 
 
 def run_processes(folder: Path) -> dict[int, int]:
@@ -69,11 +73,9 @@ def test_a_ray_sweep_survives_a_killed_run_and_a_killed_worker_with_the_results_
         vary={"method": methods, "seed": [0, 1]},
     )
     folder = tmp_path / "on-ray"
-    typed = command("sweep", file, "-o", folder, "--ray", "auto", "--workers", "2", "--retries", "1")
+    typed = ("sweep", file, "-o", folder, "--ray", "auto", "--workers", "2", "--retries", "1")
     # a session of its own: Ray's processes are in the sweep's group, and end with it
-    sweep = subprocess.Popen(
-        typed, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
+    sweep = start(*typed, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
     try:
         deadline = time.monotonic() + 200
         kill_a_run_and_a_worker(sweep, folder, deadline)

@@ -14,8 +14,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from commands import command, endocil, start
 from rich.console import Console
-from small import SMALL, command, endocil, results, runs_in, write_sweep
+from small import SMALL, results, runs_in, write_sweep
 
 from endocil import EndocilError, run
 from endocil.sweep.cluster import Room, _refuse_silent, _refuse_too_much
@@ -93,18 +94,14 @@ def stopped(folder: Path) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_an_interrupted_sweep_leaves_no_process_behind_and_the_same_command_goes_on(tmp_path: Path) -> None:
     settings = {"train.epochs": EPOCHS, "run.checkpoint_seconds": 0.0}
     file, folder = write_sweep(tmp_path, set=settings, vary={"seed": [3]}), tmp_path / "out"
-    typed, deadline, seen = command("sweep", file, "-o", folder), time.monotonic() + 200, 0
+    typed, deadline, seen = ("sweep", file, "-o", folder), time.monotonic() + 200, 0
     for how in (signal.SIGINT, signal.SIGKILL):
-        sweep = subprocess.Popen(
-            typed,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=os.environ | IN_A_SLURM_JOB,
-        )
+        environment = os.environ | IN_A_SLURM_JOB
+        sweep = start(*typed, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
         while (
             now := sum(path.read_text().count('"epoch"') for path in folder.glob("*/events.jsonl"))
         ) <= seen:
@@ -122,11 +119,36 @@ def test_an_interrupted_sweep_leaves_no_process_behind_and_the_same_command_goes
             assert time.monotonic() < deadline
             time.sleep(0.05)
         assert not list(folder.glob("*/metrics.json")), "the run ended before it was stopped"
-    assert endocil("sweep", file, "-o", folder)[0] == 0
+    assert endocil(*typed)[0] == 0
     (name,) = runs_in(folder)
     assert results(folder) == alone(
         tmp_path / "alone", name, seed=3, train={**SMALL["train"], "epochs": EPOCHS}
     )
+
+
+def ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def test_the_runs_of_a_killed_sweep_in_the_background_stop_as_by_ctrl_c_too(tmp_path: Path) -> None:
+    """A shell starts what is in the background with SIGINT ignored, and so the sweep starts its runs."""
+    settings = {"train.epochs": 400, "run.checkpoint_seconds": 0.0}
+    file, folder = write_sweep(tmp_path, set=settings), tmp_path / "out"
+    sweep = subprocess.Popen(
+        command("sweep", file, "-o", folder), stdout=subprocess.DEVNULL, preexec_fn=ignore_interrupts
+    )
+    deadline = time.monotonic() + 120
+    while not any('"epoch"' in path.read_text() for path in folder.glob("*/events.jsonl")):
+        assert sweep.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    sweep.kill()
+    sweep.wait()
+    while not stopped(folder):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    (log,) = folder.glob("logs/*.log")
+    assert "stopped; nothing up to the last checkpoint is lost" in log.read_text().splitlines()[-1]
 
 
 def job_in(folder: Path) -> Job:

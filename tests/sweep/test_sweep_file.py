@@ -5,7 +5,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from small import endocil, write_sweep
+from commands import endocil
+from small import write_sweep
 
 from endocil import EndocilError
 from endocil.sweep.file import read_sweep

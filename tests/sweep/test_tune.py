@@ -7,7 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from small import SMALL, endocil, write_sweep
+from commands import endocil
+from small import SMALL, write_sweep
 
 from endocil import EndocilError, load_settings, run
 from endocil.report import add_to_ledger, label

@@ -26,5 +26,7 @@ def _stop_with_the_sweep() -> None:
 
 
 if __name__ == "__main__":
+    # a sweep in the background hands SIGINT on ignored; no terminal sends it here (worker.py), so it is ours alone
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=_stop_with_the_sweep, daemon=True).start()
     command()
