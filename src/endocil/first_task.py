@@ -58,6 +58,7 @@ class FirstTasks:
     ) -> Iterator["Place"]:
         """The place of this first task; while this is open no other process trains it."""
         _refuse_more_than_the_network(method, phase)
+        schedule = phase.schedule
         decides = {
             **self.facts,
             "start": self.start,
@@ -65,7 +66,7 @@ class FirstTasks:
             "machine": _machine(method.device),
             "objective": phase.shared,
             "augmented": phase.augmented,
-            "schedule": dataclasses.asdict(phase.schedule),
+            "schedule": {**dataclasses.asdict(schedule), "milestones": schedule.milestone_epochs},
             "augmentation": dataclasses.asdict(augmentation),
             "seed": seed,
             "network": [repr(method.backbone), sorted(getattr(method.backbone, "frozen_stages", ()))],

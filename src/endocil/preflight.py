@@ -146,9 +146,11 @@ def _problems(parts: Parts) -> list[str]:
 
 
 def schedule_problems(chosen: Schedule) -> list[str]:
-    if chosen.cosine or not chosen.milestones or min(chosen.milestones) < chosen.epochs:
+    """Whole epochs that a phase never reaches; shares follow its length."""
+    whole = [one for one in chosen.milestones if isinstance(one, int)]
+    if chosen.cosine or not whole or min(whole) < chosen.epochs:
         return []
     return [
-        f"train.milestones {list(chosen.milestones)} all lie at or beyond the "
-        f"{chosen.epochs} epochs: the learning rate would never fall; set train.milestones"
+        f"train.milestones {whole} all lie at or beyond the {chosen.epochs} epochs: the learning rate would never "
+        f"fall; give shares of the epochs, such as train.milestones=[0.5,0.7], or earlier epochs"
     ]
