@@ -57,7 +57,7 @@ class FirstTasks:
         self, method: Method, phase: Phase, *, seed: int, augmentation: Augmentation, say: Say
     ) -> Iterator["Place"]:
         """The place of this first task; while this is open no other process trains it."""
-        _refuse_more_than_the_network(method, phase)
+        refuse_more_than_the_network(method, phase)
         schedule = phase.schedule
         decides = {
             **self.facts,
@@ -129,9 +129,11 @@ def _network(method: Method) -> dict[str, nn.Module]:
     return {"backbone": method.backbone, "classifier": method.classifier}
 
 
-def _refuse_more_than_the_network(method: Method, phase: Phase) -> None:
+def refuse_more_than_the_network(method: Method, phase: Phase) -> None:
     network = {parameter for module in _network(method).values() for parameter in module.parameters()}
-    if any(parameter not in network for module in phase.train for parameter in module.parameters()):
+    if phase.shared and any(
+        parameter not in network for module in phase.train for parameter in module.parameters()
+    ):
         raise EndocilError(
             f"{type(method).__name__} shares its phase '{phase.name}', which trains more than backbone and "
             f"classifier; leave Phase.shared empty"

@@ -143,7 +143,8 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
-        """What to train, in order. Reads state and changes none, so that a resumed run may ask again."""
+        """What to train, in order; nothing for a method that computes what it learns in `consolidate`. Reads state and
+        changes none, so that a resumed run may ask again."""
 
     def notes(self, task: Task, data: TaskData) -> list[str]:
         """What the log should say about this task before it is trained."""
