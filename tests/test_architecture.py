@@ -15,7 +15,7 @@ SOURCE = Path(endocil.__file__).parent
 # The page of docs/architecture.md, top to bottom; a file imports only from blocks above it or from its own.
 BLOCKS = [
     ["errors", "notice", "randomness", "opening", "files", "locking", "registry", "usage"],
-    ["overrides", "settings", "presets"],
+    ["overrides", "milestones", "settings", "presets"],
     ["_mmd", "_greedy", "selection", "losses", "gradients"],
     ["images", "datasets", "splitting", "scenario", "audit"],
     [

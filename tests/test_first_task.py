@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,9 @@ def test_whatever_decides_the_bits_has_another_place(images: Images, tmp_path: P
     ]
     assert len(set(places)) == len(places)
     assert key_of(life(), tmp_path) == places[0]
+    shares = life()
+    shares.method.schedule = lambda task: replace(life().method.schedule(task), milestones=(0.5,))
+    assert key_of(shares, tmp_path) == places[0]  # the same epochs as shares: 1 of 2
     torch.set_num_threads(2)
     assert key_of(life(), tmp_path) != places[0]
 

@@ -1,16 +1,61 @@
 """What cannot work is said before the first epoch."""
 
+import sys
 from pathlib import Path
 
 import pytest
+import tomli_w
+import torch
+from pictures import TINY, run_files
 from PIL import Image
+from torch import nn
+from typer.testing import CliRunner
 
-from endocil import EndocilError
+import endocil
+from endocil import EndocilError, Method
 from endocil.assembly import assemble
+from endocil.cli import _application
+from endocil.evaluation import view
 from endocil.files import read_csv, write_csv
+from endocil.methods.finetune import Finetune
+from endocil.methods.method import Phase, Task, TaskData
 from endocil.preflight import preflight
 from endocil.run_folder import RunFolder
 from endocil.settings import Settings, load_settings
+
+
+class NearestMean(Method):
+    """Learns in closed form: nothing is trained, and the classifier is computed from the new classes' means."""
+
+    def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
+        return ()
+
+    @torch.no_grad()
+    def consolidate(self, task: Task, data: TaskData) -> None:
+        features = view(self, data.new, 64).features
+        for label in range(task.n_old, task.n_seen):
+            mean = features[data.new.labels == label].mean(dim=0)
+            self.classifier.weight[label] = mean
+            self.classifier.bias[label] = -mean.square().sum() / 2
+
+
+class TrainedOnce(Finetune):
+    """Trains in the first task alone."""
+
+    def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
+        return super().phases(task, data) if task.index == 0 else ()
+
+
+class SharesTooMuch(Finetune):
+    """Trains a module of its own in a phase that it shares with other methods."""
+
+    def __init__(self, backbone: nn.Module, **shared: object) -> None:
+        super().__init__(backbone, **shared)
+        self.extra = nn.Linear(2, 2)
+
+    def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
+        (phase,) = super().phases(task, data)
+        return (Phase("train", data.new, (self, self.extra), phase.schedule, phase.objective, shared="mine"),)
 
 
 @pytest.fixture
@@ -79,3 +124,113 @@ def test_what_was_left_out_is_recorded_with_its_reason(listing: Path, tmp_path: 
     recorded = (here.path / "data.json").read_text("utf-8")
     assert "polyp/3.png" in recorded
     assert "left out" in recorded
+
+
+def typed(*arguments: object) -> str:
+    """What a command says; its error is raised here."""
+    done = CliRunner().invoke(_application(), [*map(str, arguments)])
+    if done.exception is not None:
+        raise done.exception
+    return done.stdout
+
+
+def no_compiler(module: nn.Module) -> None:
+    raise type("InductorError", (RuntimeError,), {"__module__": "torch._inductor.exc"})("no C++ compiler")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "run.accelerator=cuda",
+        "run.accelerator=tpu",
+        "run.tensorboard=true",
+        "run.first_tasks=FILE",
+        "run.first_tasks=FILE/below",
+        "run.first_tasks=store method.name=test_preflight:SharesTooMuch",
+        "train.compile=true",
+        "data.name=nothing",
+        "data.name=folder",
+        'data={name="folder",root="$NOT_SET_ANYWHERE"}',
+        "scenario.increments=[1,4]",
+        "scenario.increments=[2,2]",
+        'scenario.order=["polyp"]',
+        "scenario.folds=1",
+        "scenario.split=nothing.csv",
+        "scenario.split_by=given",
+        "run.evaluate=validation",
+        "network.width=5",
+        'network.freeze=["nothing"]',
+        "network.weights=nothing.pth",
+        "memory.total=2",
+        "memory.select=nothing",
+        "memory.kernels=0",
+        "method.name=nothing",
+        "method.beta=1.0",
+        "method.native=1",
+        "train.milestones=[9]",
+        "train.milestones=[0.5,9]",
+        "train.epochs=0",
+    ],
+)
+def test_check_refuses_what_run_refuses_before_training_with_the_same_line(
+    change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("lightning_fabric.accelerators.cuda.num_cuda_devices", lambda: 0)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it were not installed
+    monkeypatch.setattr(nn.Module, "compile", no_compiler)
+    (tmp_path / "FILE").write_text("")
+    (tmp_path / "tiny.toml").write_text(tomli_w.dumps(TINY))
+    monkeypatch.chdir(tmp_path)
+    changes = [word for one in change.split() for word in ("--set", one)]
+    refused = []
+    for command in (["check", "tiny.toml"], ["run", "tiny.toml", "-o", "out"]):
+        with pytest.raises(EndocilError) as caught:
+            typed(*command, *changes)
+        refused.append(str(caught.value))
+    assert refused[0] == refused[1]
+    assert "\n" not in refused[0]
+    if "compile" not in change:  # a network is translated when it is first called: the run has begun by then
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("method", ["NearestMean", "TrainedOnce"])
+def test_a_method_without_phases_is_checked_run_resumed_and_reported(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.toml").write_text(
+        tomli_w.dumps({**TINY, "method": {"name": f"test_preflight:{method}"}, "memory": {}})
+    )
+    told = typed("check", "own.toml")
+    assert "task 1 trains: nothing, as the method has no phase here" in told
+    assert ("nothing to train: the method has no phases" in told) == (method == "NearestMean")
+    assert "ready to run" in told
+    assert method in typed("run", "own.toml", "-o", "whole")
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(record: dict) -> None:
+        if record["event"] == "task" and record["task"] == 1:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        endocil.run("own.toml", "stopped", show=stop)
+    assert "task 1" in typed("watch", "stopped", "--once")
+    if method == "NearestMean":
+        assert "33%" in typed("watch", ".", "--once")  # one of three tasks
+    typed("resume", "stopped")
+    assert run_files(tmp_path / "stopped") == run_files(tmp_path / "whole")
+    typed("report", "whole", "stopped", "-o", "page.html")
+    assert method in (tmp_path / "page.html").read_text("utf-8")
+    assert "added" in typed("ledger", "add", "whole", "--ledger", "ledger")
+    assert method in typed("ledger", "table", "--ledger", "ledger", "--which", "costs")
+
+
+def test_milestones_of_a_method_without_phases_are_nobodys_business(tmp_path: Path) -> None:
+    changes = ["method.name=test_preflight:NearestMean", "train.milestones=[9]"]
+    assert preflight(assemble(load_settings(TINY, changes))).problems == ()
+    (told,) = preflight(assemble(load_settings(TINY, changes[1:]))).problems
+    assert "train.milestones [9] all lie at or beyond the 2 epochs" in told
+    assert "train.milestones=[0.5,0.7]" in told

@@ -9,13 +9,20 @@ from pydantic import ValidationError
 from endocil import EndocilError, load_settings
 from endocil.assembly import complete
 from endocil.datasets import DATASETS
+from endocil.methods.method import Schedule
+from endocil.milestones import milestone_epochs
 from endocil.settings import Settings, presets
 
 
 def test_defaults_are_the_papers_protocol() -> None:
     settings = Settings()
     train = settings.train
-    assert (train.epochs, train.learning_rate, train.milestones, train.batch_size) == (100, 0.1, (50, 70), 64)
+    assert (train.epochs, train.learning_rate, train.milestones, train.batch_size) == (
+        100,
+        0.1,
+        (0.5, 0.7),
+        64,
+    )
     assert (train.momentum, train.first_weight_decay, train.weight_decay) == (0.9, 5e-4, 2e-4)
     assert settings.data.size == 256
     whole = complete(load_settings({"data": {"name": "synthetic"}}))
@@ -23,6 +30,49 @@ def test_defaults_are_the_papers_protocol() -> None:
     assert whole.scenario.tasks == 5
     assert whole.network.options == {"width": 64, "stem": "standard"}
     assert whole.method.options["beta"] == 0.96
+
+
+@pytest.mark.parametrize(
+    ("milestones", "epochs", "expected"),
+    [
+        ((0.5, 0.7), 100, (50, 70)),
+        ((0.5, 0.7), 50, (25, 35)),
+        ((0.5, 0.7), 30, (15, 21)),
+        ((0.5, 0.7), 16, (8, 12)),
+        ((0.5, 0.7), 4, (2, 3)),
+        ((0.5, 0.7), 1, (1, 1)),  # never: the only epoch is trained at the full rate
+        ((0.29, 0.55), 100, (29, 55)),  # as written, whatever 0.55 * 100 is in binary
+        ((50, 70), 30, (50, 70)),
+        ((), 30, ()),
+    ],
+)
+def test_shares_of_the_epochs_are_rounded_up_and_whole_epochs_stay(
+    milestones: tuple[float, ...], epochs: int, expected: tuple[int, ...]
+) -> None:
+    chosen = load_settings({"train": {"epochs": epochs, "milestones": milestones}}).train
+    assert chosen.milestones == milestones
+    assert milestone_epochs(chosen.milestones, chosen.epochs) == expected
+    rates = [
+        Schedule(epochs=epochs, milestones=milestones).learning_rate_at(epoch) for epoch in range(epochs)
+    ]
+    falls = [epoch for epoch in range(1, epochs) if rates[epoch] < rates[epoch - 1]]
+    assert falls == [epoch for epoch in expected if epoch < epochs]
+    assert rates[0] == 0.1
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["[0.5, 70]", "[0]", "[1.0]", "[1.5]", "[0.0]", "[-1]", "[-0.5]", "[true]", "0.5", "[nan]", "half"],
+)
+def test_milestones_of_another_form_are_refused_with_both_forms(given: str) -> None:
+    with pytest.raises(EndocilError) as refused:
+        load_settings("smoke", [f"train.milestones={given}"])
+    told = str(refused.value)
+    assert told.startswith(
+        "train.milestones: expected shares of the epochs, above 0 and below 1, such as [0.5, 0.7], "
+    )
+    assert "or whole epochs of 1 or more, such as [50, 70], not both, got" in told
+    assert "\n" not in told
 
 
 @pytest.mark.parametrize("name", presets())

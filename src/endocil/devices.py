@@ -39,13 +39,9 @@ def learning_on(accelerator: str, devices: int = 1, nodes: int = 1) -> Iterator[
 
     fabric = _start(accelerator, devices, nodes)
     try:
-        yield fabric
+        with telling_compiler_errors():
+            yield fabric
     except RuntimeError as error:
-        if type(error).__module__.startswith(COMPILER):
-            raise EndocilError(
-                f"train.compile does not work here: {str(error).strip().splitlines()[0]}; install a C++ compiler, or "
-                "run without train.compile"
-            ) from error
         lost = isinstance(error, torch.distributed.DistError) or any(sign in str(error) for sign in LOST)
         if fabric.world_size == 1 or not lost:
             raise
@@ -55,6 +51,19 @@ def learning_on(accelerator: str, devices: int = 1, nodes: int = 1) -> Iterator[
     finally:
         if torch.distributed.is_initialized():
             torch.distributed.destroy_process_group()
+
+
+@contextmanager
+def telling_compiler_errors() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if not type(error).__module__.startswith(COMPILER):
+            raise
+        raise EndocilError(
+            f"train.compile does not work here: {str(error).strip().splitlines()[0]}; install a C++ compiler, or "
+            "run without train.compile"
+        ) from error
 
 
 def _start(accelerator: str, devices: int, nodes: int) -> "Fabric":

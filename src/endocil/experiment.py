@@ -23,13 +23,13 @@ from endocil.images.batch import ImageSet
 from endocil.journal import Journal, Show
 from endocil.metrics import summarise
 from endocil.predictions import read_run_predictions, write_predictions
-from endocil.preflight import preflight
+from endocil.preflight import examined
 from endocil.processes import by_one
 from endocil.run_folder import RunFolder, new_folder
 from endocil.run_learner import build_learner, remarks, sharing_cores
 from endocil.scenario import TRAIN, Task
 from endocil.settings import Settings, load_settings
-from endocil.tracking import for_tensorboard, refuse_missing_package
+from endocil.tracking import for_tensorboard
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -60,10 +60,7 @@ def run(
     chosen = load_settings(settings)
     here = RunFolder(Path(folder) if folder else new_folder(chosen))
     here.refuse_used()
-    if chosen.run.tensorboard:
-        refuse_missing_package()
-    parts = assemble(sharing_cores(chosen, devices), progress)
-    found = preflight(parts)
+    parts, found = examined(sharing_cores(chosen, devices), progress)
     found.refuse_problems()
     with learning_on(parts.settings.run.accelerator, devices, nodes) as fabric:
         by_one(fabric, lambda: here.create(parts, progress, fabric.world_size))

@@ -58,7 +58,8 @@ class FirstTasks:
         self, method: Method, phase: Phase, *, seed: int, augmentation: Augmentation, say: Say
     ) -> Iterator["Place"]:
         """The place of this first task; while this is open no other process trains it."""
-        _refuse_more_than_the_network(method, phase)
+        refuse_more_than_the_network(method, phase)
+        schedule = phase.schedule
         decides = {
             **self.facts,
             "start": self.start,
@@ -66,7 +67,7 @@ class FirstTasks:
             "machine": _machine(method.device),
             "objective": phase.shared,
             "augmented": phase.augmented,
-            "schedule": dataclasses.asdict(phase.schedule),
+            "schedule": {**dataclasses.asdict(schedule), "milestones": schedule.milestone_epochs},
             "augmentation": dataclasses.asdict(augmentation),
             "seed": seed,
             "network": [repr(method.backbone), sorted(getattr(method.backbone, "frozen_stages", ()))],
@@ -129,9 +130,11 @@ def _network(method: Method) -> dict[str, nn.Module]:
     return {"backbone": method.backbone, "classifier": method.classifier}
 
 
-def _refuse_more_than_the_network(method: Method, phase: Phase) -> None:
+def refuse_more_than_the_network(method: Method, phase: Phase) -> None:
     network = {parameter for module in _network(method).values() for parameter in module.parameters()}
-    if any(parameter not in network for module in phase.train for parameter in module.parameters()):
+    if phase.shared and any(
+        parameter not in network for module in phase.train for parameter in module.parameters()
+    ):
         raise EndocilError(
             f"{type(method).__name__} shares its phase '{phase.name}', which trains more than backbone and "
             f"classifier; leave Phase.shared empty"

@@ -1,15 +1,20 @@
 """Before hours are spent: what a run will do, what it will cost, and what cannot work, with the way out."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from endocil.assembly import Parts
+from endocil.assembly import Parts, Progress, assemble
 from endocil.devices import one_device
 from endocil.errors import EndocilError
 from endocil.estimate import plan, planned_exemplars
-from endocil.methods.method import Schedule
+from endocil.methods.method import Phase
 from endocil.precision import times_slower
 from endocil.scenario import TEST, TRAIN, VALIDATION, Task
+from endocil.settings import Settings
+from endocil.tracking import refuse_missing_package
 
+Plan = Sequence[tuple[Task, tuple[Phase, ...]]]  # what each task would train
 PURPOSES = {TRAIN: "train", VALIDATION: "validate", TEST: "test"}
 
 
@@ -24,16 +29,40 @@ class Preflight:
             raise EndocilError("; ".join(self.problems))
 
 
+def examined(settings: Settings, progress: Progress | None = None) -> tuple[Parts, Preflight]:
+    """All that is asked of settings before a run begins: `endocil run` and `endocil check` both start here, and a sweep
+    asks the same of its runs (sweep/checking.py)."""
+    refuse_what_is_not_here(settings)
+    parts = assemble(settings, progress)
+    return parts, preflight(parts)
+
+
+def refuse_what_is_not_here(settings: Settings) -> None:
+    """What the settings want of this machine: known before an image is read."""
+    one_device(settings.run.accelerator)
+    if settings.run.tensorboard:
+        refuse_missing_package()
+    if settings.run.first_tasks is not None:
+        _refuse_no_folder(Path(settings.run.first_tasks).expanduser())
+
+
+def _refuse_no_folder(path: Path) -> None:
+    there = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if not there.is_dir():
+        raise EndocilError(f"run.first_tasks is {path}, but {there} is a file; choose a folder, new or not")
+
+
 def preflight(parts: Parts) -> Preflight:
     """The checks that cost nothing; `estimate` adds time and memory by trying a few steps."""
+    planned = [*plan(parts)]
     facts = (
         _images_fact(parts),
         *(_task_fact(parts, task) for task in parts.scenario.tasks),
         _memory_fact(parts),
-        *_schedule_facts(parts),
+        *_schedule_facts(parts, planned),
     )
     remarks = (*parts.notes, *_small_classes(parts), *_nothing_to_evaluate(parts), *_slow(parts))
-    return Preflight(facts, remarks, tuple(_problems(parts)))
+    return Preflight(facts, remarks, tuple(problems(parts, planned)))
 
 
 def _images_fact(parts: Parts) -> str:
@@ -66,16 +95,20 @@ def _memory_fact(parts: Parts) -> str:
     return f"method {parts.settings.method.name}: {kept:,} exemplars at the end, chosen by {how} ({megabytes:,.1f} MB)"
 
 
-def _schedule_facts(parts: Parts) -> list[str]:
+def _schedule_facts(parts: Parts, planned: Plan) -> list[str]:
     """What is trained for how long, in the first task and in the later ones."""
-    facts = []
-    for task, phases in list(plan(parts))[:2]:
-        told = ", ".join(f"{phase.name} {phase.schedule.epochs} epochs" for phase in phases)
-        sizes = {phase.schedule.batch_size for phase in phases}
-        facts.append(f"task {task.index} trains: {told}; batches of {max(sizes)}")
+    facts = [f"task {task.index} trains: {trained(phases)}" for task, phases in planned[:2]]
     if parts.settings.method.options.get("native_schedule"):
         facts.append("the method's own schedule: epochs, rates and batch size of [train] play no part")
     return facts
+
+
+def trained(phases: Sequence[Phase]) -> str:
+    """The phases of a task in words."""
+    if not phases:
+        return "nothing, as the method has no phase here"
+    told = ", ".join(f"{phase.name} {phase.schedule.epochs} epochs" for phase in phases)
+    return f"{told}; batches of {max(phase.schedule.batch_size for phase in phases)}"
 
 
 def _small_classes(parts: Parts) -> list[str]:
@@ -117,9 +150,9 @@ def _nothing_to_evaluate(parts: Parts) -> list[str]:
     return [f"class {name} has no {part} image" for name, count in counts if count == 0]
 
 
-def _problems(parts: Parts) -> list[str]:
+def problems(parts: Parts, planned: Plan) -> list[str]:
     first = parts.scenario.tasks[0]
-    found = []
+    found = schedule_problems(phase for _, phases in planned for phase in phases)
     if first.n_new == 1:
         found.append(
             "the first task has one class, and one class alone cannot be learned; "
@@ -142,13 +175,17 @@ def _problems(parts: Parts) -> list[str]:
         found.append(
             f"no {part} image of the first task's classes, so nothing can be measured; change {way_out}"
         )
-    return [*found, *schedule_problems(parts.method.schedule(first))]
+    return found
 
 
-def schedule_problems(chosen: Schedule) -> list[str]:
-    if chosen.cosine or not chosen.milestones or min(chosen.milestones) < chosen.epochs:
-        return []
-    return [
-        f"train.milestones {list(chosen.milestones)} all lie at or beyond the "
-        f"{chosen.epochs} epochs: the learning rate would never fall; set train.milestones"
-    ]
+def schedule_problems(phases: Iterable[Phase]) -> list[str]:
+    """Milestones in whole epochs that a phase never reaches; shares follow its length."""
+    found = {}
+    for chosen in (phase.schedule for phase in phases):
+        whole = [one for one in chosen.milestones if isinstance(one, int)]
+        if not chosen.cosine and whole and min(whole) >= chosen.epochs:
+            found[chosen.epochs] = (
+                f"train.milestones {whole} all lie at or beyond the {chosen.epochs} epochs: the learning rate would "
+                f"never fall; give shares of the epochs, such as train.milestones=[0.5,0.7], or earlier epochs"
+            )
+    return [*found.values()]

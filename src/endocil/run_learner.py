@@ -28,7 +28,7 @@ NO_BITS = {
         "tensorboard",
     },
     "network": {"weights"},  # its values count, not where they lie
-    "train": {"weight_decay"},
+    "train": {"weight_decay", "milestones"},  # the first task's schedule has its own
 }
 
 

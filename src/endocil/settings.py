@@ -14,6 +14,7 @@ import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from endocil.errors import EndocilError
+from endocil.milestones import refuse_other_milestones
 from endocil.overrides import overridden
 
 
@@ -80,7 +81,8 @@ class TrainSettings(_Section):
 
     epochs: int = Field(100, ge=1)
     learning_rate: float = Field(0.1, gt=0.0)
-    milestones: tuple[int, ...] = (50, 70)
+    # 50 and 70 of 100 epochs; or whole epochs (milestones.py)
+    milestones: Annotated[tuple[int | float, ...], BeforeValidator(refuse_other_milestones)] = (0.5, 0.7)
     decay: float = Field(0.1, gt=0.0)
     momentum: float = Field(0.9, ge=0.0, lt=1.0)
     first_weight_decay: float = Field(5e-4, ge=0.0)
@@ -174,5 +176,6 @@ def _problem(found: Any) -> str:
         known = ", ".join(sorted(section.model_fields))  # type: ignore[union-attr]
         kind = "settings" if len(place) == 1 else place[0]
         return f"unknown {kind} key '{place[-1]}'; known: {known}"
-    message = found["msg"][0].lower() + found["msg"][1:]
+    message = found["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
     return f"{'.'.join(place)}: {message}, got {found['input']!r}"

@@ -31,7 +31,7 @@ SCALE = {
         "epochs": 100,
         "learning_rate": 0.1,
         "momentum": 0.9,
-        "milestones": [50, 70],
+        "milestones": [0.5, 0.7],  # 50 and 70 of 100
         "decay": 0.1,
         "batch_size": 64,
         "first_weight_decay": 0.0005,
@@ -388,7 +388,13 @@ def test_methods_are_told_by_their_seeds_and_those_that_were_not_run() -> None:
 
 def test_data_of_ones_own_is_told_with_all_that_differs() -> None:
     [place] = _places(_seeds("icarl", 70.0, data__name="folder", train__epochs=30))
-    assert place.unlike == ("not one of the paper's data sets", "train.epochs 30 instead of 100")
+    assert place.unlike == (
+        "not one of the paper's data sets",
+        "train.epochs 30 instead of 100",
+        "train.milestones 15, 21 instead of 50, 70",
+    )
+    [same] = _places(_seeds("icarl", 70.0, data__name="folder", train__milestones=[50, 70]))
+    assert same.unlike == ("not one of the paper's data sets",)
 
 
 def test_the_projects_page_is_what_the_command_writes_from_its_ledger() -> None:

@@ -8,7 +8,7 @@ import pytest
 import tomli_w
 from small import SMALL, write_sweep
 
-from endocil import EndocilError
+from endocil import EndocilError, load_settings
 from endocil.methods import METHODS, method_class
 from endocil.sweep.file import read_sweep
 from endocil.sweep.local import default_workers
@@ -60,6 +60,18 @@ def test_the_command_line_has_the_last_word_and_the_same_experiment_is_never_run
     assert len(planned(tmp_path, "seed=7", vary={"seed": [0, 1, 2]})) == 1
     again = planned(tmp_path, vary={"seed": [0, 1]}, also=[{"vary": {"seed": [1, 2]}}, {"set": {"seed": 2}}])
     assert sorted(one.settings.seed for one in again) == [0, 1, 2]
+
+
+def test_milestones_as_shares_and_as_the_same_epochs_are_one_run_and_follow_the_epochs(
+    tmp_path: Path,
+) -> None:
+    whole, shares = [[15, 21]], [[0.5, 0.7]]
+    (one,) = planned(tmp_path, vary={"train.epochs": [30], "train.milestones": [*whole, *shares]})
+    (other,) = planned(tmp_path, vary={"train.epochs": [30], "train.milestones": shares})
+    assert other.digest == one.digest
+    (longer,) = planned(tmp_path, vary={"train.epochs": [40], "train.milestones": shares})
+    assert longer.digest != one.digest
+    assert load_settings(other.settings).train.milestones == (0.5, 0.7)  # recorded as given
 
 
 def test_further_blocks_have_their_own_settings_and_what_is_common(tmp_path: Path) -> None:
@@ -237,6 +249,21 @@ def test_the_sweep_of_the_subset_is_what_the_ledger_holds(monkeypatch: pytest.Mo
     ledger = [identity(one.settings) for one in read_ledger(HOME / "docs" / "results", complete=completed)]
     missing = [one.name for one in runs if identity(completed(one.settings)) not in ledger]
     assert missing == []
+
+
+def test_the_ledgers_runs_are_found_with_milestones_as_whole_epochs_and_as_shares(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from endocil.recorded import completed
+    from endocil.report import find_in_ledger
+
+    (one, *_) = counted("hyper-kvasir-part-sweep.toml", monkeypatch)
+    assert one.settings.train.milestones == (15, 21)
+    found = find_in_ledger(completed(one.settings), HOME / "docs" / "results", complete=completed)
+    assert found is not None
+    for milestones, same in (("[0.5, 0.7]", found), ("[0.5, 0.8]", None)):
+        changed = completed(load_settings(one.settings, [f"train.milestones={milestones}"]))
+        assert find_in_ledger(changed, HOME / "docs" / "results", complete=completed) == same
 
 
 def test_the_table_and_the_ablation_are_there_at_small_scale(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from endocil.estimate import speed
 from endocil.images.decode import RULES
 from endocil.methods import Method, method_class
 from endocil.methods.method import Phase
-from endocil.preflight import Preflight, schedule_problems
+from endocil.preflight import Preflight, schedule_problems, trained
 from endocil.scenario import VALIDATION
 from endocil.settings import Settings
 
@@ -38,7 +38,8 @@ def check_step(step: Step, parts: Parts) -> Preflight:
     if problems:
         return Preflight(_facts(step), (), tuple(problems))
     _, phases = next_phases(step, parts)
-    return Preflight((*_facts(step), *_plan(step, parts, phases)), tuple(_remarks(step, parts)), ())
+    facts = (*_facts(step), *_plan(step, parts, phases))
+    return Preflight(facts, tuple(_remarks(step, parts)), tuple(schedule_problems(phases)))
 
 
 def next_phases(step: Step, parts: Parts) -> tuple[Method, tuple[Phase, ...]]:
@@ -79,9 +80,7 @@ def _facts(step: Step) -> tuple[str, ...]:
 
 
 def _plan(step: Step, parts: Parts, phases: tuple[Phase, ...]) -> list[str]:
-    told = ", ".join(f"{phase.name} {phase.schedule.epochs} epochs" for phase in phases)
-    sizes = {phase.schedule.batch_size for phase in phases}
-    facts = [f"method {step.settings.method.name} trains: {told}; batches of {max(sizes)}"]
+    facts = [f"method {step.settings.method.name} trains: {trained(phases)}"]
     if parts.memory is not None:
         available = {label: len(rows) for label, rows in parts.memory.rows.items()}
         available.update(Counter(available) + Counter(step.new().labels.tolist()))
@@ -157,4 +156,4 @@ def _problems(step: Step, parts: Parts) -> list[str]:
         found += [
             f"the bundle holds no exemplars of {', '.join(empty)} any more; add images of it to the new ones"
         ] * bool(empty)
-    return [*found, *schedule_problems(parts.method.schedule(task))]
+    return found

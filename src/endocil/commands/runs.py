@@ -135,14 +135,13 @@ def demo(
 
 def check(source: Source, changes: Overrides = None) -> None:
     """Preflight alone: what a run would do, what it would cost, and what cannot work."""
-    from endocil.assembly import assemble
     from endocil.display import plain_progress
     from endocil.estimate import estimate
-    from endocil.preflight import preflight
+    from endocil.preflight import examined
     from endocil.settings import load_settings
 
-    parts = assemble(load_settings(source, changes or ()), plain_progress(console(), "reading the data"))
-    found = preflight(parts)
+    settings = load_settings(source, changes or ())
+    parts, found = examined(settings, plain_progress(console(), "reading the data"))
     lines = [*found.facts, *(f"note: {remark}" for remark in found.remarks)]
     if not found.problems:
         lines += estimate(parts)

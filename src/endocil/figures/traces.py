@@ -122,6 +122,7 @@ def norms_by_task(group: Experiment) -> list[Curve]:
             [norms[:, end - size : end].mean(axis=1) for norms in seeds],
         )
         for task, (size, end) in enumerate(zip(sizes, ends, strict=True))
+        if all(end <= norms.shape[1] for norms in seeds)  # not learned in any epoch: a task without phases
     ]
 
 

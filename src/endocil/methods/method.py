@@ -17,6 +17,7 @@ from endocil.gradients import GradientRule
 from endocil.images.augment import Augmentation
 from endocil.images.batch import Batch, ImageSet
 from endocil.losses import Outcome
+from endocil.milestones import milestone_epochs
 from endocil.networks import GrowingClassifier
 from endocil.randomness import generator
 from endocil.scenario import Task
@@ -39,17 +40,23 @@ class Schedule:
 
     epochs: int = 100
     learning_rate: float = 0.1
-    milestones: tuple[int, ...] = (50, 70)
+    milestones: tuple[float, ...] = (0.5, 0.7)  # shares of the epochs, or whole epochs
     decay: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 5e-4
     batch_size: int = 64
     cosine: bool = False  # falls from the first epoch on, to 0 at the end; milestones play no part
 
+    @property
+    def milestone_epochs(self) -> tuple[int, ...]:
+        return milestone_epochs(self.milestones, self.epochs)
+
     def learning_rate_at(self, epoch: int) -> float:
         if self.cosine:
             return self.learning_rate * (1.0 + math.cos(math.pi * epoch / self.epochs)) / 2.0
-        return self.learning_rate * self.decay ** sum(epoch >= milestone for milestone in self.milestones)
+        return self.learning_rate * self.decay ** sum(
+            epoch >= milestone for milestone in self.milestone_epochs
+        )
 
 
 def shared_schedule(
@@ -136,7 +143,8 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
-        """What to train, in order. Reads state and changes none, so that a resumed run may ask again."""
+        """What to train, in order; nothing for a method that computes what it learns in `consolidate`. Reads state and
+        changes none, so that a resumed run may ask again."""
 
     def notes(self, task: Task, data: TaskData) -> list[str]:
         """What the log should say about this task before it is trained."""

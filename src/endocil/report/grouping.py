@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from endocil.errors import EndocilError
 from endocil.methods import method_class, method_options
+from endocil.milestones import milestone_epochs
 from endocil.report.names import last_name, portable, written
 from endocil.report.runs import is_incremental
 
@@ -53,13 +54,16 @@ class Group(Generic[R]):
 
 
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"memory": {"select": "mmd"}} as {"memory.select": "mmd"}; None means absent, as TOML has no null."""
+    """{"memory": {"select": "mmd"}} as {"memory.select": "mmd"}; None means absent, as TOML has no null. Milestones are
+    whole epochs, however they were given: [0.5, 0.7] of 100 epochs and [50, 70] are the same experiment."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
             found |= flat(value, f"{prefix}{key}.")
         elif value is not None:
             found[prefix + key] = list(value) if isinstance(value, tuple) else value
+    if {"train.epochs", "train.milestones"} <= found.keys():
+        found["train.milestones"] = [*milestone_epochs(found["train.milestones"], found["train.epochs"])]
     return found
 
 

@@ -36,7 +36,7 @@ class Watch:
             lines = (self.job.folder / "events.jsonl").read_text("utf-8").splitlines()
             events = [json.loads(line) for line in lines]
             self.weights = self.weights or _weights(self.job.folder / "split.csv")
-            self._measure([event for event in events if event["event"] in ("task", "epoch")])
+            self._measure([event for event in events if event["event"] in ("task", "epoch", "learned")])
 
     def _measure(self, events: Sequence[dict[str, Any]]) -> None:
         phases, done, paid, seconds = [], 0.0, 0.0, 0.0
@@ -44,6 +44,11 @@ class Watch:
             if event["event"] == "task":
                 phases = event["phases"]
                 self.text = f"task {event['task']}"
+                continue
+            if event["event"] == "learned":
+                done += (
+                    0.0 if phases else self.weights[event["task"]]
+                )  # a task without phases is done at once
                 continue
             epochs = sum(phase["epochs"] for phase in phases)
             part = self.weights[event["task"]] / epochs

@@ -52,7 +52,8 @@ def state_of(events: Sequence[Event], sizes: Sequence[TaskSize]) -> State:
     epochs = [event for event in events if event["event"] == "epoch"]
     last = epochs[-1] if epochs and tasks and epochs[-1]["task"] == tasks[-1].index else None
     done, planned = _passes(epochs), _planned(tasks, sizes)
-    known = State(len(sizes), tasks, share=min(1.0, done / planned) if planned else 0.0)
+    learned = sum(task.learned for task in tasks) / max(1, len(sizes))  # all there is of a run without phases
+    known = State(len(sizes), tasks, share=min(1.0, done / planned) if planned else learned)
     if last is None:
         return known
     return replace(
