@@ -45,7 +45,14 @@ NUMERICAL = (
 )
 SSE = {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default"}
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
-WAYS = (("SSE4.1", SSE, 1), ("AVX2", AVX2, 1), ("AVX2", AVX2, 2), ("own", {}, 1), ("own", {}, 2), ("own", {}, 4))
+WAYS = (
+    ("SSE4.1", SSE, 1),
+    ("AVX2", AVX2, 1),
+    ("AVX2", AVX2, 2),
+    ("own", {}, 1),
+    ("own", {}, 2),
+    ("own", {}, 4),
+)
 
 
 def instructions(held: dict[str, str]) -> str:

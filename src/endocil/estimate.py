@@ -15,7 +15,7 @@ from endocil.methods.method import Method, Phase, TaskData
 from endocil.networks import compile_backbones
 from endocil.precision import Precision
 from endocil.scenario import TRAIN, Task
-from endocil.training import only_training, optimizer_of, step
+from endocil.training import compare_with_float32, only_training, optimizer_of, step
 from endocil.usage import peak_megabytes
 
 
@@ -98,6 +98,7 @@ def speed(parts: Parts, method: Method, phase: Phase, seconds: float) -> float:
     precision = Precision(train.precision)
     phase.gradients.to(device)
     with only_training(method, (*phase.train, phase.gradients)):
+        compare_with_float32(phase, method, 0, ("estimate",), fabric, precision, train.accumulate)
         optimizer = optimizer_of(phase)
         for turn in range(20):
             batch = batches[turn % len(batches)]

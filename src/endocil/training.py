@@ -63,8 +63,7 @@ def fit(
     with only_training(method, (*phase.train, phase.gradients)):
         optimizer = optimizer_of(phase)
         _restore(optimizer, momentum)
-        if how.bits != "32" or is_compiled(method):
-            _compare_with_float32(phase, method, seed, key, fabric, how, accumulate)
+        compare_with_float32(phase, method, seed, key, fabric, how, accumulate)
         watch = Watch(method, phase.train)
         for epoch in range(start, schedule.epochs):
             rate = schedule.learning_rate_at(epoch)
@@ -122,7 +121,7 @@ def _backward(
     return loss, collected
 
 
-def _compare_with_float32(
+def compare_with_float32(
     phase: Phase,
     method: nn.Module,
     seed: int,
@@ -131,7 +130,10 @@ def _compare_with_float32(
     precision: Precision,
     accumulate: int,
 ) -> None:
-    """Before the first step: the phase's own network, at the sizes of its batches, must give float32's gradients."""
+    """Before the first step: with 16 bits or compiled, the phase's own network must give the gradients of plain float32,
+    at the sizes of its batches."""
+    if precision.bits == "32" and not is_compiled(method):
+        return
     learning = {name: value for name, value in method.named_parameters() if value.requires_grad}
     share = (fabric.global_rank, fabric.world_size)
     sizes = {len(rows) for rows in cut(torch.arange(len(phase.images)), phase.schedule.batch_size)}
