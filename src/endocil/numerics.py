@@ -16,11 +16,12 @@ from torch import Tensor, nn
 
 from endocil.errors import EndocilError
 from endocil.networks import is_compiled, uncompiled
-from endocil.precision import Precision
+from endocil.precision import KINDS, Precision
 
 TRIALS = 5  # a kernel that reads memory nobody has written is right now and then
-TOLERANCE = {"32": 0.02, "bf16": 0.5, "16": 0.5}  # of a gradient's norm: "32" for compiled networks
-SMALL = 0.1  # of the norm of all gradients: of smaller ones rounding may leave nothing
+TOLERANCE = {"32": 0.02, "bf16": 0.5, "16": 0.5}  # of a gradient's norm; "32" is for compiled networks
+SMALL = 0.1  # of the norm of all gradients: smaller ones are compared with this
+ROUNDING = 4.0  # times what rounding the weights alone does to a gradient: in small batches batch norm makes it large
 LEAP = 1000.0  # no weight grows by this factor in an epoch unless something is wrong
 
 
@@ -38,12 +39,16 @@ def refuse_wrong_gradients(
     """Compare a batch's gradients, computed several times as asked for, with those of plain float32.
 
     `gradients` runs the phase's own network forward and backward; buffers are put back afterwards."""
-    with _unchanged_buffers(method) as put_back:
+    with _unchanged(method.buffers()) as put_back:
         with uncompiled(method):
             plain = gradients(Precision())
+            put_back()
+            rounded = plain if precision.bits == "32" else _with_rounded_weights(gradients, method, precision)
         for _ in range(TRIALS):
             put_back()
-            problem = _difference(gradients(copy.deepcopy(precision)), plain, TOLERANCE[precision.bits])
+            problem = _difference(
+                gradients(copy.deepcopy(precision)), plain, rounded, TOLERANCE[precision.bits]
+            )
             if problem:
                 asked = [f"train.precision '{precision.bits}'"] if precision.bits != "32" else []
                 asked += ["train.compile"] if is_compiled(method) else []
@@ -52,31 +57,51 @@ def refuse_wrong_gradients(
                 )
 
 
-def _difference(found: Gradients, plain: Gradients, tolerance: float) -> str:
+@torch.no_grad()
+def _with_rounded_weights(
+    gradients: Callable[[Precision], Gradients], method: nn.Module, precision: Precision
+) -> Gradients:
+    """In float32, by a network whose weights were rounded to 16 bits: how much rounding matters to it."""
+    with _unchanged(method.parameters()):
+        for weights in method.parameters():
+            weights.copy_(weights.to(KINDS[precision.bits]))
+        with torch.enable_grad():
+            return gradients(Precision())
+
+
+def _difference(found: Gradients, plain: Gradients, rounded: Gradients, tolerance: float) -> str:
     """What sets gradients apart from those of plain float32 by more than rounding can; empty where nothing does."""
     norms = _norms(plain.parameters.values())
-    whole = norms.norm().item()
-    apart = _norms(found.parameters[name] - gradient for name, gradient in plain.parameters.items())
-    for name, norm, distance in zip(plain.parameters, norms.tolist(), apart.tolist(), strict=True):
+    allowed = tolerance * (norms + SMALL * norms.norm()) + ROUNDING * _distances(rounded, plain)
+    distances = _distances(found, plain)
+    for name, norm, distance, most in zip(
+        plain.parameters, norms.tolist(), distances.tolist(), allowed.tolist(), strict=True
+    ):
         if not math.isfinite(distance):
             return f"the gradient of {name} is not finite"
-        if distance > tolerance * (norm + SMALL * whole):
+        if distance > most:
             return f"the gradient of {name} is off by {distance:.2g}, its norm in float32 is {norm:.2g}"
-    loss, expected = found.loss.item(), plain.loss.item()
-    if not abs(loss - expected) <= 0.2 * tolerance * (1.0 + abs(expected)):  # NaN is not either
+    loss, expected, noise = found.loss.item(), plain.loss.item(), (rounded.loss - plain.loss).abs().item()
+    if (
+        not abs(loss - expected) <= 0.2 * tolerance * (1.0 + abs(expected)) + ROUNDING * noise
+    ):  # NaN is not either
         return f"the loss is {loss:.3g}, in float32 {expected:.3g}"
     return ""
 
 
+def _distances(some: Gradients, others: Gradients) -> Tensor:
+    return _norms(some.parameters[name] - gradient for name, gradient in others.parameters.items())
+
+
 @contextmanager
-def _unchanged_buffers(method: nn.Module) -> Iterator[Callable[[], None]]:
-    """Whatever a forward pass does to statistics is undone, also on demand."""
-    kept = [(buffer, buffer.clone()) for buffer in method.buffers()]
+def _unchanged(tensors: Iterable[Tensor]) -> Iterator[Callable[[], None]]:
+    """Whatever is done to these tensors is undone, also on demand."""
+    kept = [(tensor, tensor.detach().clone()) for tensor in tensors]
 
     @torch.no_grad()
     def put_back() -> None:
-        for buffer, value in kept:
-            buffer.copy_(value)
+        for tensor, value in kept:
+            tensor.copy_(value)
 
     try:
         yield put_back

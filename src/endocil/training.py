@@ -130,7 +130,7 @@ def compare_with_float32(
     precision: Precision,
     accumulate: int,
 ) -> None:
-    """Before the first step: with 16 bits or compiled, the phase's own network must give the gradients of plain float32,
+    """Before the first step: with 16 bits or compiled, the phase's own network must give float32's gradients,
     at the sizes of its batches."""
     if precision.bits == "32" and not is_compiled(method):
         return
