@@ -49,9 +49,12 @@ class Parts:
     notes: tuple[str, ...]
 
 
-def assemble(settings: Settings, progress: Progress | None = None) -> Parts:
+def assemble(
+    settings: Settings, progress: Progress | None = None, data: tuple[Images, Scenario] | None = None
+) -> Parts:
+    """`data`: the images and tasks of these settings, where they are known already."""
     settings = complete(settings)
-    images, scenario = images_and_scenario(settings, progress)
+    images, scenario = data or images_and_scenario(settings, progress)
     method, notes = build_learning(settings)
     return Parts(
         settings=settings,

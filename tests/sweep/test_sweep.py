@@ -9,20 +9,24 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import tomli_w
 from commands import command, endocil, start
 from rich.console import Console
 from small import SMALL, results, runs_in, write_sweep
 
 from endocil import EndocilError, run
 from endocil.sweep.cluster import Room, _refuse_silent, _refuse_too_much
+from endocil.sweep.file import read_sweep
 from endocil.sweep.folder import SweepFolder
+from endocil.sweep.plan import plan
 from endocil.sweep.progress import Board, Watch
-from endocil.sweep.running import refuse_copies
+from endocil.sweep.running import How, refuse_copies, refuse_what_cannot_work
 from endocil.sweep.worker import Job, Outcome, _command, without_launcher, work
 
 # what a batch script sees of a job with four tasks: a run that took it at its word would wait for three others
@@ -49,27 +53,27 @@ def alone(folder: Path, name: str, **changes: object) -> dict[str, bytes]:
 def test_failed_runs_are_tried_again_and_reported_the_others_finish_and_are_not_repeated(
     tmp_path: Path,
 ) -> None:
-    wrong = {"name": "icarl", "distil": -1.0}
+    wrong = {"name": "icarl", "distil": 1e39}  # the second task's loss is infinite: no check can know that
     file = write_sweep(tmp_path, vary={"method": ["icarl", wrong, "finetune"], "memory.per_class": [4]})
     folder, ledger = tmp_path / "out", tmp_path / "ledger"
     status, said, errors = endocil("sweep", file, "-o", folder, "--ledger", ledger, "--workers", "2")
     assert status == 1
     assert errors.strip() == "endocil: 1 runs failed; the same command tries them again"
     (told,) = [line for line in said.splitlines() if line.startswith("failed: ")]
-    assert "method.distil is -1.0; expected a number of 0 or more" in told
+    assert "-icarl-distil-" in told
     log = Path(told.rpartition("log: ")[2])
     assert log.read_text().count("-- attempt") == 2
     assert "Traceback" not in log.read_text()
-    assert len(runs_in(folder)) == 2
+    assert len(runs_in(folder)) == 3
     assert len(list(ledger.glob("*.json"))) == 2
     assert (folder / "report.html").stat().st_size > 1000
-    (icarl,) = folder.glob("*-icarl-per_class-4-*")
+    (icarl,) = [path.parent for path in folder.glob("*-icarl-per_class-4-*/metrics.json")]
     assert alone(tmp_path / "alone", icarl.name, method={"name": "icarl"}).items() <= results(folder).items()
 
     _, listed, _ = endocil("sweep", file, "-o", folder, "--dry-run")
     assert [line.rpartition(": ")[2] for line in listed.splitlines()] == [
         "finished",
-        "new",
+        "unfinished",
         "finished",
         "3 runs",
     ]
@@ -81,6 +85,98 @@ def test_failed_runs_are_tried_again_and_reported_the_others_finish_and_are_not_
     assert results(folder) == before
     _, kept, _ = endocil("sweep", file, "-o", tmp_path / "elsewhere", "--ledger", ledger, "--dry-run")
     assert kept.count("in the ledger") == 2
+
+
+def test_what_cannot_work_is_told_for_all_runs_before_the_first_begins(tmp_path: Path) -> None:
+    elsewhere = {**SMALL, "data": {"name": "folder", "root": "$NOT_SET_ANYWHERE", "size": 16}}
+    write_sweep(tmp_path)
+    (tmp_path / "other.toml").write_text(tomli_w.dumps(elsewhere))
+    wrong = {"name": "icarl", "distil": -1.0}
+    few = {"vary": {"memory": [{"total": 2}, {"total": 20}], "method": ["icarl", "endocil"]}}
+    file = write_sweep(
+        tmp_path,
+        settings=["tiny.toml", "other.toml"],
+        vary={"seed": [0, 1], "method": ["finetune", wrong]},
+        also=[{"settings": "tiny.toml", **few}],
+    )
+    status, said, errors = endocil("sweep", file, "-o", tmp_path / "out")
+    assert status == 1
+    first, *found = said.splitlines()
+    assert first == "checking 12 runs before the first begins: 8 settings (seeds apart) on 2 data sets"
+    assert len(found) == 3
+    root, total, distil = sorted(found)  # data.root, memory.total, method.distil
+    assert distil.startswith("cannot run: method.distil is -1.0; expected a number of 0 or more")
+    assert "(4 runs of tiny, other, such as tiny-icarl-distil-1.0-seed0-" in distil
+    assert "memory.total is 2, less than one image for each of" in total
+    assert "(2 runs of tiny, such as tiny-icarl-total-2-seed0-" in total
+    assert "the environment variable NOT_SET_ANYWHERE is not set" in root
+    assert "(4 runs of other, such as other-" in root
+    assert errors.strip() == "endocil: 8 of 12 runs cannot work, so none was started; see above"
+    assert not (tmp_path / "out").exists()
+
+
+def test_data_is_read_once_and_a_method_built_once_for_all_seeds_and_memories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from endocil.sweep import checking
+
+    counted: Counter[str] = Counter()
+
+    def counting(name: str) -> None:
+        actual = getattr(checking, name)
+
+        def counts(*arguments: object, **named: object) -> object:
+            counted[name] += 1
+            return actual(*arguments, **named)
+
+        monkeypatch.setattr(checking, name, counts)
+
+    counting("images_and_scenario")
+    counting("assemble")
+    file = write_sweep(
+        tmp_path,
+        vary={"seed": [0, 1, 2], "memory.per_class": [3, 4, 5], "method": ["icarl", "bic", "finetune"]},
+    )
+    runs = plan(read_sweep(file), tmp_path)
+    checks = checking.Checks(runs, lambda one: one.settings)
+    assert checks.n_runs == 3 * (3 + 3 + 1)
+    assert checks.problems() == {}
+    assert counted == {"images_and_scenario": 1, "assemble": 3}
+    seeded = plan(read_sweep(file), tmp_path, ["scenario.order=seeded"])
+    assert checking.Checks(seeded, lambda one: one.settings).problems() == {}
+    assert counted["images_and_scenario"] == 1 + 3  # other classes come first with another seed
+
+
+def test_what_is_finished_is_not_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, folder = write_sweep(tmp_path, set={"train.epochs": 2, "method.name": "finetune"}), tmp_path / "out"
+    assert endocil("sweep", file, "-o", folder)[0] == 0
+    monkeypatch.delattr("endocil.sweep.checking.images_and_scenario")
+    status, said, _ = endocil("sweep", file, "-o", folder)
+    assert status == 0
+    assert "checking" not in said
+
+
+@pytest.mark.parametrize("ray", [None, "auto"])
+def test_a_device_that_is_not_here_is_refused_unless_ray_runs_it_elsewhere(
+    ray: str | None, tmp_path: Path
+) -> None:
+    file = write_sweep(tmp_path, set={"run.accelerator": "tpu"})
+    folder, runs = SweepFolder(tmp_path / "out"), plan(read_sweep(file), tmp_path)
+    screen = Console(file=io.StringIO(), width=200)
+    if ray is None:
+        with pytest.raises(EndocilError, match="1 of 1 runs cannot work, so none was started"):
+            refuse_what_cannot_work(folder, runs, How(ray=ray), screen)
+        assert "run.accelerator 'tpu' cannot be used here" in screen.file.getvalue()
+    else:
+        refuse_what_cannot_work(folder, runs, How(ray=ray), screen)
+    assert not folder.path.exists()
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    file = write_sweep(tmp_path)
+    status, _, errors = endocil("sweep", file, "-o", file)
+    assert status == 1
+    assert "sweep.toml is a file; choose another folder with -o" in errors
 
 
 def stopped(folder: Path) -> bool:
@@ -305,6 +401,10 @@ def test_how_far_a_run_is_comes_from_its_events(tmp_path: Path) -> None:
     watch.look()
     assert watch.share == pytest.approx(7 / 8)
     assert watch.left == pytest.approx(3.0)
+    # a task without phases is done when it is learned
+    write_events(job, {**begin, "phases": []}, {"event": "learned", "task": 0}, {**begin, "task": 1})
+    watch.look()
+    assert (watch.share, watch.left, watch.text) == (pytest.approx(6 / 8), None, "task 1")
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -23,6 +23,19 @@ def images_of(files: list[Path], column: str = "image") -> set[str]:
     return {row[column] for path in files for row in csv.DictReader(path.open(encoding="utf-8"))}
 
 
+def test_points_that_cannot_work_are_told_before_the_first_run(tmp_path: Path) -> None:
+    search = {"method.temperature": [2.0, 0.0, -1.0]}
+    file = write_sweep(
+        tmp_path, set={"scenario.validation": 0.3}, vary={"method": ["icarl"], "seed": [0, 1]}, search=search
+    )
+    status, said, errors = endocil("tune", file, "-o", tmp_path / "out")
+    assert status == 1
+    assert said.count("cannot run: method.temperature is ") == 2
+    assert said.count("(2 runs of tiny, such as tiny-icarl-temperature-") == 2
+    assert errors.strip() == "endocil: 4 of 6 runs cannot work, so none was started; see above"
+    assert not (tmp_path / "out").exists()
+
+
 def test_tuning_predicts_validation_images_alone_and_its_runs_stay_out_of_the_ledger(tmp_path: Path) -> None:
     file = write_sweep(tmp_path, set={"scenario.validation": 0.3}, vary={"method": ["icarl"]}, search=RATES)
     folder = tmp_path / "out"

@@ -12,7 +12,7 @@ from endocil.files import write_atomically
 from endocil.locking import lock
 from endocil.report import RunRecord, read_run, write_page
 from endocil.run_folder import RunFolder
-from endocil.settings import load_settings
+from endocil.settings import Settings, load_settings
 from endocil.sweep.plan import Planned, override, tables
 from endocil.sweep.worker import Job
 
@@ -43,12 +43,22 @@ class SweepFolder:
             return "finished"
         return "unfinished" if (run.path / "settings.toml").exists() else "new"
 
+    def settings(self, planned: Planned, *, share: bool) -> Settings:
+        """As the run gets them: `share` its first task with others of this sweep, unless they say where."""
+        settings = planned.settings
+        if not share or settings.run.first_tasks is not None:
+            return settings
+        place = str(self.path.resolve() / "first-tasks")
+        return load_settings(settings, [override("run.first_tasks", place)])
+
+    def refuse_file(self) -> None:
+        if self.path.is_file():
+            raise EndocilError(f"{self.path} is a file; choose another folder with -o")
+
     def job(self, planned: Planned, *, share: bool) -> Job:
         """Write what a worker needs. Paths are whole, so that they mean the same on every machine."""
-        whole, settings = self.path.resolve(), planned.settings
-        if share and settings.run.first_tasks is None:
-            settings = load_settings(settings, [override("run.first_tasks", str(whole / "first-tasks"))])
-        text, file = settings.to_toml(), whole / "logs" / f"{planned.name}.toml"
+        whole = self.path.resolve()
+        text, file = self.settings(planned, share=share).to_toml(), whole / "logs" / f"{planned.name}.toml"
         write_atomically(file, text)
         return Job(
             name=planned.name,

@@ -8,7 +8,10 @@ from pathlib import Path
 
 from rich.console import Console
 
+from endocil.display import plain_progress
 from endocil.errors import EndocilError
+from endocil.settings import Settings, load_settings
+from endocil.sweep.checking import Checks, told
 from endocil.sweep.cluster import Room, on_ray
 from endocil.sweep.folder import SweepFolder
 from endocil.sweep.local import default_workers, on_this_machine
@@ -58,8 +61,34 @@ def run_all(
 ) -> list[Outcome]:
     """Run what is not finished and return what failed. `finished` is told of every finished run, once."""
     refuse_copies(os.environ)
+    folder.refuse_file()
+    refuse_what_cannot_work(folder, runs, how, console)
     with folder.locked():
         return _run_left(folder, runs, how, console, finished)
+
+
+def refuse_what_cannot_work(folder: SweepFolder, runs: Sequence[Planned], how: How, console: Console) -> None:
+    """What a run would refuse, of all runs that are left, before the first of them begins."""
+
+    def as_run(one: Planned) -> Settings:
+        settings = folder.settings(one, share=how.share)
+        # where Ray runs it there may be devices that are not here
+        return settings if how.ray is None else load_settings(settings, ["run.accelerator=cpu"])
+
+    checks = Checks([one for one in runs if folder.state(one) != "finished"], as_run)
+    if not checks.n_runs:
+        return
+
+    def say(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    say(str(checks))
+    found = checks.problems(plain_progress(console, "reading the data"))
+    for problem, several in found.items():
+        say(f"cannot run: {told(problem, several)}")
+    if found:
+        stopped = len({one.digest for several in found.values() for one in several})
+        raise EndocilError(f"{stopped} of {checks.n_runs} runs cannot work, so none was started; see above")
 
 
 def _run_left(
@@ -77,10 +106,12 @@ def _run_left(
     workers = how.workers or default_workers(left)
     at_a_time = f"{workers} at a time" if how.ray is None else "on Ray"
     done = f"{len(runs)} runs, {len(runs) - len(left)} of them finished before"
-    told = [f"{done}; {at_a_time}, in {folder.path}"]
+    begin = [f"{done}; {at_a_time}, in {folder.path}"]
     if jobs and how.ray is not None:
-        told.append("starting Ray, or joining it" if how.ray == "auto" else f"connecting to Ray at {how.ray}")
-    console.print("\n".join(told), highlight=False, markup=False, soft_wrap=True)
+        begin.append(
+            "starting Ray, or joining it" if how.ray == "auto" else f"connecting to Ray at {how.ray}"
+        )
+    console.print("\n".join(begin), highlight=False, markup=False, soft_wrap=True)
     # closing: however this ends, the runs end first
     with closing(how.on(jobs, workers)) as outcomes, Board(console, jobs, workers) as board:
         for outcome in outcomes if jobs else ():
