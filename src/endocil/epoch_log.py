@@ -38,7 +38,7 @@ class EpochLog:
         for name, loss in outcome.losses.items():
             if loss.ndim:
                 sums = self.losses.setdefault(name, torch.zeros_like(self.images))
-                sums.index_add_(0, piece.labels, loss.detach().float())
+                sums.index_add_(0, piece.labels, loss.detach().to(sums.dtype))
             else:
                 _add(self.penalties, name, loss * (len(piece) / n))
 

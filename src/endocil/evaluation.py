@@ -72,7 +72,7 @@ def _views(
 def class_means(features: Tensor, labels: Tensor, n_classes: int) -> Tensor:
     """Mean of the unit features of each class, made length 1 again: (n_classes, d)."""
     unit_features = unit(features)
-    sums: Tensor = torch.zeros(n_classes, features.shape[1]).index_add_(0, labels, unit_features)
+    sums: Tensor = features.new_zeros(n_classes, features.shape[1]).index_add_(0, labels, unit_features)
     lengths: Tensor = sums.norm(dim=1, keepdim=True).clamp_min(1e-12)
     return sums / lengths
 
