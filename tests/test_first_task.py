@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from torch.nn import functional
 
 import endocil
 from endocil import EndocilError
-from endocil.first_task import FirstTasks, digest_of, network_of
+from endocil.first_task import PACKAGE, FirstTasks, digest_of, digest_of_code, network_of
 from endocil.images.cache import Images
 from endocil.losses import Outcome
 from endocil.methods.icarl import ICaRL
@@ -325,3 +326,21 @@ def test_one_trains_the_others_wait_and_a_killed_one_makes_way(tmp_path: Path) -
     assert any(record.get("shared") for record in untimed(tmp_path / "killed"))
     endocil.run(settings("icarl"), tmp_path / "alone")
     assert run_files(tmp_path / "killed") == run_files(tmp_path / "alone")
+
+
+def test_any_file_of_code_that_changes_moves_or_goes_gives_another_key(tmp_path: Path) -> None:
+    package = tmp_path / "endocil"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    whole = digest_of_code(package)
+    assert whole == digest_of_code(PACKAGE)
+    files = sorted(package.rglob("*.py"))
+    assert len(files) > 100
+    for file in files[::12]:
+        content = file.read_bytes()
+        file.write_bytes(content + b"\n")
+        assert digest_of_code(package) != whole, file
+        file.write_bytes(content)
+    moved = files[0].rename(files[0].with_name("moved.py"))
+    assert digest_of_code(package) != whole
+    moved.unlink()
+    assert digest_of_code(package) != whole

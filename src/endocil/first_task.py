@@ -30,7 +30,6 @@ from endocil.methods.method import Method, Phase
 from endocil.networks import instruction_set
 
 PACKAGE = Path(__file__).parent
-LEARNING = ("images", "methods", "networks", "")  # rooms whose code decides bits, and the files beside them
 KNOWN = ("endocil", "torch", "abc", "builtins")  # where the bases of a method from outside come from
 Say = Callable[[str], None]
 
@@ -180,8 +179,15 @@ def _code(method: Method) -> str:
 
 @functools.cache  # a process runs the code that it began with
 def _package() -> str:
-    files = [file for room in LEARNING for file in sorted((PACKAGE / room).glob("*.py"))]
-    return hashlib.sha256(b"".join(file.name.encode() + file.read_bytes() for file in files)).hexdigest()
+    return digest_of_code(PACKAGE)
+
+
+def digest_of_code(folder: Path) -> str:
+    """Of every file of code: which of them decide bits changes with the code itself."""
+    total = hashlib.sha256()
+    for file in sorted(folder.rglob("*.py")):
+        total.update(f"{file.relative_to(folder).as_posix()}\0".encode() + file.read_bytes() + b"\0")
+    return total.hexdigest()
 
 
 def _machine(device: torch.device) -> dict[str, Any]:

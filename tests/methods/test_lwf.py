@@ -93,13 +93,13 @@ def test_at_the_teacher_distillation_is_its_entropy_and_has_no_gradient(
         gradients = torch.autograd.grad(kept().mean(), list(life.method.classifier.parameters()))
         return max(gradient.abs().max().item() for gradient in gradients)
 
-    assert torch.allclose(kept(), entropy, rtol=1e-5)
+    assert torch.allclose(kept(), entropy, rtol=1e-3)  # logits of hundreds, rounded
     at_the_teacher = greatest_gradient()
     with torch.no_grad():
         life.method.classifier.bias[task.old] += (
             40.0  # the same to all old classes: softened answers coincide
         )
-    assert torch.allclose(kept(), entropy, rtol=1e-5)
+    assert torch.allclose(kept(), entropy, rtol=1e-3)
     shifted = greatest_gradient()
     with torch.no_grad():
         life.method.classifier.bias[0] += 400.0
