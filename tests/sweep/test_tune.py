@@ -23,6 +23,7 @@ def images_of(files: list[Path], column: str = "image") -> set[str]:
     return {row[column] for path in files for row in csv.DictReader(path.open(encoding="utf-8"))}
 
 
+@pytest.mark.usefixtures("_runs_here")
 def test_tuning_predicts_validation_images_alone_and_its_runs_stay_out_of_the_ledger(tmp_path: Path) -> None:
     file = write_sweep(tmp_path, set={"scenario.validation": 0.3}, vary={"method": ["icarl"]}, search=RATES)
     folder = tmp_path / "out"
