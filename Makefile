@@ -18,6 +18,9 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)  ## compare four methods on synthetic endoscopy, in minutes
 	$(BIN)/endocil demo
 
+# Many processes: without bytecode each would compile everything again.
+test test-slow: export PYTHONDONTWRITEBYTECODE :=
+
 test: $(READY)  ## the tests, in minutes; at the end, what was skipped and why
 	$(BIN)/python -m pytest -n 2 --dist worksteal -rs -m "not slow"
 

@@ -89,15 +89,30 @@ def test_imports_go_up_the_page_only(path: Path) -> None:
     assert below == set()
 
 
-@pytest.mark.parametrize("name", ["selection", "losses", "gradients"])
-def test_a_component_imports_torch_and_no_other_package(name: str) -> None:
-    code = (
-        f"import sys, torch; old = set(sys.modules); import endocil.{name}; print(*(set(sys.modules) - old))"
-    )
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
-    packages = {module.split(".")[0] for module in loaded} - set(sys.stdlib_module_names)
+COMPONENTS = ["selection", "losses", "gradients"]
+LOADED = """
+import importlib, sys, torch
+old = set(sys.modules)
+for name in sys.argv[1:]:
+    importlib.import_module(f"endocil.{name}")
+    print(*(set(sys.modules) - old))
+    for module in set(sys.modules) - old:
+        del sys.modules[module]
+"""
+
+
+@pytest.fixture(scope="module")
+def loaded() -> dict[str, list[str]]:
+    """The modules that each component loads, in a process that has torch alone; it forgets them after each."""
+    command = [sys.executable, "-c", LOADED, *COMPONENTS]
+    told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    return dict(zip(COMPONENTS, map(str.split, told), strict=True))
+
+
+@pytest.mark.parametrize("name", COMPONENTS)
+def test_a_component_imports_torch_and_no_other_package(name: str, loaded: dict[str, list[str]]) -> None:
+    assert f"endocil.{name}" in loaded[name]
+    packages = {module.split(".")[0] for module in loaded[name]} - set(sys.stdlib_module_names)
     assert packages <= {"endocil", "torch"}
 
 

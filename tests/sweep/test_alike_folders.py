@@ -57,6 +57,7 @@ def write_sweep(file: Path, **content: object) -> Path:
     return file
 
 
+@pytest.mark.usefixtures("_runs_here")
 def test_every_run_is_in_one_row_of_the_table_of_its_own_images(here: Path) -> None:
     blocks = [{"settings": "x/mine.toml"}, {"settings": "y/mine.toml", "vary": {"seed": [0, 1]}}]
     file, folder = write_sweep(here / "both.toml", settings="x/mine.toml", also=blocks), here / "out"
@@ -73,6 +74,7 @@ def test_every_run_is_in_one_row_of_the_table_of_its_own_images(here: Path) -> N
     assert {path.name for path in folder.glob("report*.html")} == {"report-x-mine.html", "report-y-mine.html"}
 
 
+@pytest.mark.usefixtures("_runs_here")
 def test_a_ledger_takes_copies_of_images_for_the_same_and_refuses_others_of_their_name(here: Path) -> None:
     sweeps = {name: write_sweep(here / f"{name}.toml", settings=f"{name}/mine.toml") for name in "xyz"}
     ledger = here / "ledger"

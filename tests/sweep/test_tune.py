@@ -36,6 +36,7 @@ def test_points_that_cannot_work_are_told_before_the_first_run(tmp_path: Path) -
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.usefixtures("_runs_here")
 def test_tuning_predicts_validation_images_alone_and_its_runs_stay_out_of_the_ledger(tmp_path: Path) -> None:
     file = write_sweep(tmp_path, set={"scenario.validation": 0.3}, vary={"method": ["icarl"]}, search=RATES)
     folder = tmp_path / "out"
