@@ -26,6 +26,7 @@ BLOCKS = [
         "processes",
         "evaluation",
         "precision",
+        "numerics",
         "epoch_log",
         "training",
         "journal",
