@@ -1,13 +1,17 @@
 """ResNets with torchvision's names, the growing classifier, weights from outside, frozen stages."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from torch.nn import functional
 
 from endocil import EndocilError
 from endocil.networks import GrowingClassifier, build_backbone, trained_parts
+from endocil.networks.resnet import Shortcut
 from endocil.networks.weights import load_weights
 from endocil.randomness import generator
 
@@ -162,3 +166,29 @@ def test_frozen_stages_are_left_out_of_what_learns() -> None:
         build_backbone(
             "resnet18", seed=0, freeze=["stem", "layer1", "layer2", "layer3", "layer4"], options={"width": 8}
         )
+
+
+def test_a_narrow_network_learns_from_odd_batches_on_several_threads() -> None:
+    """In a process of its own: where kernels write past their memory, it dies."""
+    code = (
+        "import torch; from endocil.networks import build_backbone; torch.set_num_threads(2)\n"
+        "network = build_backbone('resnet18', seed=0, options={'width': 8})[0].train()\n"
+        "network.to(memory_format=torch.channels_last)\n"
+        "for n in (3, 7, 9, 15, 17, 23, 31) * 3:\n"
+        "    images = torch.randn(n, 3, 48, 48).contiguous(memory_format=torch.channels_last)\n"
+        "    network(images).square().sum().backward()\n"
+        "assert all(p.grad.isfinite().all() for p in network.parameters())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-500:]
+
+
+def test_a_narrow_shortcut_is_the_convolution_with_its_stride() -> None:
+    torch.manual_seed(0)
+    shortcut, images = Shortcut(8, 16, 1, 2, bias=False), torch.randn(3, 8, 7, 7, dtype=torch.float64)
+    weight = shortcut.double().weight
+    expected = functional.conv2d(images, weight, stride=2)
+    torch.testing.assert_close(shortcut(images), expected)
+    (gradient,) = torch.autograd.grad(shortcut(images).square().sum(), weight)
+    (other,) = torch.autograd.grad(expected.square().sum(), weight)
+    torch.testing.assert_close(gradient, other)
