@@ -2,8 +2,8 @@
 
     python benchmarks/synthetic.py
 
-Draws the demo's 2,000 images on one core, then fits a linear model on standardised pixels (thumbnails of 16 x 16 and
-the whole 64 x 64) on the demo's own split, for several strengths of regularisation; the best is printed, which
+Draws the demo's images on one core, then fits a linear model on standardised pixels (thumbnails of 16 x 16 and the
+whole images) on the demo's own split, for several strengths of regularisation; the best is printed, which
 favours the linear model. JointTrain on the same split: `endocil run demo --set method.name=joint`.
 """
 
@@ -39,14 +39,16 @@ def thumbnails(images: np.ndarray, size: int) -> np.ndarray:
 
 
 def main() -> None:
-    images, scenario = images_and_scenario(complete(load_settings("demo")))
+    settings = complete(load_settings("demo"))
+    images, scenario = images_and_scenario(settings)
+    whole = settings.data.size
     table, train, test = images.table, scenario.part == "train", scenario.part == "test"
     began = time.perf_counter()
     for image_id in table.ids:
-        table.reader.read(image_id, 64)
-    print(f"{len(table)} images of 64 px drawn in {time.perf_counter() - began:.1f} s on one core")
+        table.reader.read(image_id, whole)
+    print(f"{len(table)} images of {whole} px drawn in {time.perf_counter() - began:.1f} s on one core")
     pixels = images.gather(torch.arange(len(table))).numpy()
-    for size, strengths in ((16, (1e-3, 1e-2, 1e-1)), (64, (1e-4, 1e-3))):
+    for size, strengths in ((16, (1e-3, 1e-2, 1e-1)), (whole, (1e-4, 1e-3))):
         scores = [linear(thumbnails(pixels, size), table.labels, train, test, c) for c in strengths]
         print(
             f"linear model on {size} x {size} pixels: balanced accuracy {max(scores):.1f} % (best of {len(scores)})"

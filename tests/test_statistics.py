@@ -20,6 +20,7 @@ from endocil.statistics import (
     mcnemar_p,
     mean_over_seeds,
     observed,
+    paired_t_p,
     percentile_interval,
     ranks,
     t_quantile,
@@ -191,3 +192,11 @@ def test_the_tails_of_chi_squared_and_t_equal_scipy() -> None:
     for freedom in range(1, 31):
         assert t_quantile(freedom) == pytest.approx(stats.t.ppf(0.975, freedom), rel=1e-6)
         assert t_quantile(freedom, 0.5) == pytest.approx(stats.t.ppf(0.75, freedom), rel=1e-6)
+
+
+def test_the_paired_t_test_equals_scipy_and_few_differences_prove_nothing() -> None:
+    for differences in ([3.7, 5.7, 5.3], [-1.0, 2.0], [0.4, -0.3, 0.1, 0.6, -2.0]):
+        expected = stats.ttest_1samp(differences, 0.0).pvalue
+        assert paired_t_p(differences) == pytest.approx(expected)
+    assert paired_t_p([]) == paired_t_p([40.0]) == paired_t_p([0.0, 0.0, 0.0]) == 1.0
+    assert paired_t_p([2.0, 2.0, 2.0]) == 0.0

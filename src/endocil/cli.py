@@ -63,7 +63,8 @@ def _application() -> typer.Typer:
     live = (watch.watch, watch.tensorboard, publish.publish)
     models = (bundle.bundle, predict.predict, export.export, serve.serve)
     kept_up = (learn.learn, compare.compare, memory.memory, memory.forget)
-    for command in (runs.demo, runs.run, runs.resume, *several, runs.check, *models, *kept_up, *live, *shown):
+    one = (sweep.demo, runs.run, runs.resume)
+    for command in (*one, *several, runs.check, *models, *kept_up, *live, *shown):
         app.command()(command)
     images = (downloads.where, downloads.check, audit.audit, data.synth, data.sheet, data.subset, data.cache)
     app.add_typer(_group("Images to learn from.", *images), name="data")

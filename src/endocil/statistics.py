@@ -6,6 +6,7 @@ duplicates), which is drawn whole, because images of a group are right and wrong
 docs/statistics.md defines every number."""
 
 import math
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -188,6 +189,15 @@ def t_quantile(freedom: int, level: float = LEVEL) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if _t_inside(middle, freedom) < level else (low, middle)
     return high
+
+
+def paired_t_p(differences: Sequence[float]) -> float:
+    """Two-sided t test of paired differences: is their mean 0? One difference alone, or nothing but zeros: 1."""
+    n = len(differences)
+    if n < 2 or not any(differences):
+        return 1.0
+    error = statistics.stdev(differences) / math.sqrt(n)
+    return 1.0 - _t_inside(abs(statistics.fmean(differences)) / error, n - 1) if error else 0.0
 
 
 def _t_inside(t: float, freedom: int) -> float:

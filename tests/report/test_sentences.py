@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from endocil.report import read_run
+from endocil.report import read_run, told_by_seeds
 from endocil.report.grouping import groups
 from endocil.report.sentences import what_is_seen, what_was_run
 
@@ -107,3 +107,29 @@ def test_the_upper_bound_alone_has_neither_lead_nor_forgetting(make_run: MakeRun
     seen = what_is_seen(groups([read_run(make_run("joint"))]))
     assert len(seen) == 2
     assert seen[0].startswith("Trained on everything at once, right on ")
+
+
+def test_the_seeds_tell_apart_what_differs_by_far_more_than_they_spread(
+    make_run: MakeRun, make_metrics: MakeMetrics
+) -> None:
+    accuracies = {
+        "finetune": (20.0, 22.0, 21.0),
+        "endocil": (60.0, 64.0, 62.0),
+        "icarl": (61.5, 61.0, 65.0),
+        "joint": (80.0, 84.5, 82.5),
+    }
+    runs = [
+        read_run(make_run(method, seed, metrics=_metrics(make_metrics(method, seed), acc_last=value)))
+        for method, values in accuracies.items()
+        for seed, value in enumerate(values)
+    ]
+    assert told_by_seeds(runs) == (
+        "Told apart by 3 seeds in Acc_last (paired t test, p < 0.05 after Holm's correction for 6 pairs): "
+        "finetune below endocil, icarl and joint; endocil below joint; icarl below joint. "
+        "Not told apart: endocil from icarl."
+    )
+    first = [run for run in runs if run.settings["seed"] == 0 and run.settings["method"]["name"] != "joint"]
+    assert told_by_seeds(first).endswith(
+        "1 seed in Acc_last (paired t test, p < 0.05 after Holm's correction for 3 pairs): none. "
+        "Not told apart: finetune from endocil and icarl; endocil from icarl."
+    )

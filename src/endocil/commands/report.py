@@ -35,7 +35,7 @@ def report(
     if output.is_dir():
         raise EndocilError(f"{output} is a folder; name a file with -o, such as {output / 'report.html'}")
     records = read_runs(runs)
-    pictures = _gallery(records, gallery)
+    pictures = exemplars_of(records, gallery)
     told = title or f"endocil: {', '.join(run.name for run in records)}"
     if title is None and len(records) > 3:
         told = f"endocil: {len(records)} runs"
@@ -43,7 +43,7 @@ def report(
     say(f"page: {output} ({output.stat().st_size / 1e6:.1f} MB)")
 
 
-def _gallery(records: "list[RunRecord]", wanted: bool | None) -> "Gallery":
+def exemplars_of(records: "list[RunRecord]", wanted: bool | None = None) -> "Gallery":
     """Of each experiment the first seed. Whoever asks for it is told why it fails; otherwise it is left out."""
     from endocil.report.gallery import room_for
     from endocil.report.grouping import groups

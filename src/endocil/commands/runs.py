@@ -1,4 +1,4 @@
-"""endocil run, resume, demo and check."""
+"""endocil run, resume and check."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,7 +37,7 @@ def run(
     with resumable(folder):
         _run(settings, folder, devices, nodes)
     if leads():
-        _print_results([folder])
+        _print_results(folder)
         if into is not None:
             add([folder], into)
 
@@ -85,11 +85,11 @@ def _run(
             experiment.run(settings, folder, **how)  # type: ignore[arg-type]
 
 
-def _print_results(folders: list[Path], page: Path | None = None) -> None:
+def _print_results(folder: Path) -> None:
     from endocil.report import comparison, read_run
 
-    say(comparison([read_run(folder) for folder in folders]).text())
-    say(f"page: {page or folders[0] / 'report.html'}")
+    say(comparison([read_run(folder)]).text())
+    say(f"page: {folder / 'report.html'}")
 
 
 def resume(folder: Run, devices: Devices = 1, nodes: Nodes = 1) -> None:
@@ -103,34 +103,7 @@ def resume(folder: Run, devices: Devices = 1, nodes: Nodes = 1) -> None:
     with resumable(folder):
         _run(settings, folder, devices, nodes, resuming=True)
     if leads():
-        _print_results([folder])
-
-
-def demo(
-    changes: Overrides = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Folder for the runs and the page.")
-    ] = None,
-) -> None:
-    """Compare finetune, icarl, endocil and joint on synthetic endoscopy: minutes on two cores."""
-    from endocil.report import read_run, write_page
-    from endocil.run_folder import RunFolder, numbered
-    from endocil.settings import load_settings
-
-    folder = output or numbered(Path("runs", "demo"))
-    settings = {
-        method: load_settings("demo", [*(changes or ()), f"method.name={method}"])
-        for method in ("finetune", "icarl", "endocil", "joint")
-    }
-    for method, chosen in settings.items():
-        with resumable(folder / method):
-            _run(chosen, folder / method)
-    folders = [folder / method for method in settings]
-    page = folder / "report.html"
-    records = [read_run(one) for one in folders]
-    gallery = RunFolder(folder / "endocil").gallery() if settings["endocil"].run.gallery else None
-    write_page(records, page, title="endocil demo: synthetic endoscopy", gallery=gallery)
-    _print_results(folders, page)
+        _print_results(folder)
 
 
 def check(source: Source, changes: Overrides = None) -> None:

@@ -1,4 +1,4 @@
-"""endocil sweep and tune."""
+"""endocil sweep, tune and demo."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from endocil.sweep.plan import Planned
     from endocil.sweep.running import How
     from endocil.sweep.worker import Outcome
+
+DEMO_METHODS = ("finetune", "icarl", "endocil", "joint")
 
 SweepFileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A sweep file (docs/sweeps.md).")]
 Folder = Annotated[
@@ -121,6 +123,34 @@ def tune(
     say(f"best settings: {best}")
 
 
+def demo(
+    changes: Overrides = None,
+    seeds: Annotated[
+        str, typer.Option("--seeds", metavar="N,N,...", help="Every method is trained with each of them.")
+    ] = "0,1,2",
+    output: Folder = None,
+    workers: Workers = None,
+) -> None:
+    """Compare finetune, icarl, endocil and joint on synthetic endoscopy, three seeds each: minutes on two cores."""
+    from endocil.sweep.file import SweepFile
+    from endocil.sweep.folder import SweepFolder
+    from endocil.sweep.plan import plan
+    from endocil.sweep.running import How
+
+    asked = SweepFile(settings="demo", vary={"seed": _seeds(seeds), "method": list(DEMO_METHODS)})
+    folder, runs = SweepFolder(output or Path("runs", "demo")), plan(asked, Path(), changes or ())
+    failed = _run_all(folder, runs, How(workers), None)
+    _show_demo(folder, runs)
+    _end(failed)
+
+
+def _seeds(told: str) -> list[int]:
+    found = [int(one) for one in told.split(",") if one.strip().isdecimal()]
+    if len(found) < len(told.split(",")):
+        raise EndocilError(f"--seeds is '{told}'; expected whole numbers of 0 or more, such as 3,4,5")
+    return found
+
+
 def console() -> "Console":
     """A sweep is one process and speaks, even where a launcher's variables make it look like one of many."""
     from rich.console import Console
@@ -187,6 +217,18 @@ def _show_results(folder: "SweepFolder", runs: "list[Planned]") -> None:
     for source, finished in records.items():
         say(f"\n{source}\n{comparison(finished).text()}")
         say(folder.write_page(source, finished, alone=len(records) == 1))
+
+
+def _show_demo(folder: "SweepFolder", runs: "list[Planned]") -> None:
+    """The table, what the seeds tell apart, and the page with exemplars."""
+    from endocil.commands.report import exemplars_of
+    from endocil.report import comparison, told_by_seeds, write_page
+
+    if not (finished := [record for several in folder.records(runs).values() for record in several]):
+        return
+    page = folder.path / "report.html"
+    write_page(finished, page, title="endocil demo: synthetic endoscopy", gallery=exemplars_of(finished))
+    say(f"\n{comparison(finished).text()}\n{told_by_seeds(finished)}\npage: {page}")
 
 
 def _best(folder: "SweepFolder", runs: "list[Planned]", metric: str) -> Path | None:

@@ -8,6 +8,7 @@ from endocil.report.page import write_page
 from endocil.report.paper import places
 from endocil.report.reproduction import reproduction
 from endocil.report.runs import RunRecord, read_run
+from endocil.report.seeds import told_by_seeds
 from endocil.report.tables import Table, comparison
 
 __all__ = [
@@ -26,5 +27,6 @@ __all__ = [
     "read_ledger",
     "read_run",
     "reproduction",
+    "told_by_seeds",
     "write_page",
 ]

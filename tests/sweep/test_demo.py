@@ -1,0 +1,71 @@
+"""`endocil demo`: three seeds of four methods on a split by group, as a sweep, and what the seeds tell apart."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commands import endocil
+from small import results, runs_in
+
+from endocil.report.runs import read_run
+from endocil.sweep.plan import Planned
+
+TINY = {
+    "data.images": 80,
+    "data.classes": 4,
+    "data.size": 16,
+    "scenario.tasks": 2,
+    "network.width": 8,
+    "memory.per_class": 3,
+    "train.epochs": 1,
+    "train.milestones": [],
+}
+CHANGES = [word for key, value in TINY.items() for word in ("--set", f"{key}={value}")]
+
+
+def test_the_demo_is_three_seeds_of_four_methods_on_a_split_by_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[Planned] = []
+
+    def run_nothing(folder: Any, runs: list[Planned], *_: Any) -> list[Any]:
+        planned.extend(runs)
+        return []
+
+    monkeypatch.setattr("endocil.sweep.running.run_all", run_nothing)
+    monkeypatch.chdir(tmp_path)
+    assert endocil("demo")[0] == 0
+    assert sorted((one.settings.method.name, one.settings.seed) for one in planned) == [
+        (method, seed) for method in ("endocil", "finetune", "icarl", "joint") for seed in (0, 1, 2)
+    ]
+    assert {one.settings.scenario.split_by for one in planned} == {"group"}
+
+
+def test_the_demo_shows_table_verdict_and_page_and_the_same_command_repeats_nothing(tmp_path: Path) -> None:
+    command = ("demo", "--seeds", "3", "-o", tmp_path / "out", *CHANGES)
+    status, said, errors = endocil(*command)
+    assert (status, errors) == (0, "")
+    lines = said.splitlines()
+    assert [line.split()[:2] for line in lines if line.split()[1:2] == ["1"]] == [
+        [method, "1"] for method in ("finetune", "icarl", "endocil", "joint")
+    ]
+    (verdict,) = [line for line in lines if line.startswith("Told apart by 1 seed in Acc_last")]
+    assert "6 pairs): none. Not told apart: " in verdict
+    assert lines[-1] == f"page: {tmp_path / 'out' / 'report.html'}"
+    assert 'id="gallery"' in (tmp_path / "out" / "report.html").read_text("utf-8")
+    for name in runs_in(tmp_path / "out"):
+        run = read_run(tmp_path / "out" / name)
+        assert run.settings["seed"] == 3
+        leaks = json.loads((tmp_path / "out" / name / "leaks.json").read_text("utf-8"))
+        assert leaks["group_in_train"] == 0.0
+    before = results(tmp_path / "out")
+    assert "4 runs, 4 of them finished before" in endocil(*command)[1]
+    assert results(tmp_path / "out") == before
+
+
+@pytest.mark.parametrize("seeds", ["", "1,", "one", "0,-1", "0 1"])
+def test_seeds_that_are_no_numbers_are_refused(seeds: str) -> None:
+    status, _, errors = endocil("demo", "--seeds", seeds)
+    assert status == 1
+    assert f"--seeds is '{seeds}'; expected whole numbers of 0 or more, such as 3,4,5" in errors
