@@ -35,7 +35,7 @@ def test_the_size_of_the_batches_does_not_matter(images: Images, lives: Lives, t
     life = lives.after("icarl", 1, tmp_path)
     test = ImageSet.of(images, life.scenario.rows("test", slice(0, 2)))
     one, many = view(life.method, test, 1), view(life.method, test, 100)
-    assert torch.allclose(one.features, many.features, atol=1e-5)
+    assert torch.allclose(one.features, many.features, rtol=1e-4, atol=1e-3)  # features of hundreds
     assert torch.allclose(one.scores, many.scores, atol=1e-3)
 
 
