@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from endocil.audit import measure
-from endocil.audit.fingerprints import Fingerprints, fingerprints
-from endocil.audit.near import NearDuplicates, near_duplicates
+from endocil.data import fingerprints as measure
+from endocil.data.cache import load_images
+from endocil.data.fingerprints import Fingerprints, fingerprints
+from endocil.data.near_duplicates import NearDuplicates, near_duplicates
 from endocil.datasets import synthetic
 from endocil.datasets.folder import load
-from endocil.images.cache import load_images
-from endocil.usage import peak_megabytes
+from endocil.learning.parallel import peak_megabytes
 
 COPIES = 2
 PICTURES = 2000

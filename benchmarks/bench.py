@@ -22,7 +22,7 @@ import selection
 import torch
 import training
 
-from endocil.images.cache import load_images
+from endocil.data.cache import load_images
 
 Row = training.Row
 HEAD = "| what | ratio | remark |\n|---|---:|---|"

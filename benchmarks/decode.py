@@ -24,13 +24,13 @@ import torch
 from PIL import Image
 from torch.nn import functional
 
+from endocil.data.augment import Augmentation
+from endocil.data.batches import ImageSet, cut, training_batches
+from endocil.data.cache import load_images
+from endocil.data.decode import FileReader
+from endocil.data.readers import read_in_chunks
+from endocil.data.table import ImageTable
 from endocil.datasets.synthetic import CLASSES, render
-from endocil.images.augment import Augmentation
-from endocil.images.batch import ImageSet, cut, training_batches
-from endocil.images.cache import load_images
-from endocil.images.decode import FileReader
-from endocil.images.reading import read_in_chunks
-from endocil.images.table import ImageTable
 from endocil.networks import build_backbone
 
 WIDTH, HEIGHT, SIZE = 720, 576, 256

@@ -14,11 +14,9 @@ from pathlib import Path
 
 from rich.console import Console
 
-from endocil.assembly import assemble
-from endocil.sweep.file import SweepFile
-from endocil.sweep.folder import SweepFolder
-from endocil.sweep.plan import Planned, plan
-from endocil.sweep.running import How, run_all
+from endocil.runs.build import assemble
+from endocil.runs.sweep.plan import Planned, SweepFile, plan
+from endocil.runs.sweep.sweep import How, SweepFolder, run_all
 
 METHODS = ["finetune", "lwf", "icarl", "wa", "bic", "mrfa"]
 Row = dict[str, float | int | str]

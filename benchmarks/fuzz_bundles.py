@@ -23,9 +23,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "bundle"))
 import hostile
 from tiny_runs import tiny
 
-from endocil.bundle.content import write_content
-from endocil.bundle.making import make_bundle
-from endocil.experiment import run
+from endocil.model.file import write_content
+from endocil.runs.bundle import make_bundle
+from endocil.runs.run import run
 
 
 def main() -> None:

@@ -32,22 +32,22 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from training import data_of, rows_of, spread
 
-from endocil.assembly import Parts, build_learning, complete, scenario_of
-from endocil.checkpoint import grow
-from endocil.datasets.catalogue import as_published, find
-from endocil.evaluation import predict
-from endocil.images.augment import Augmentation
-from endocil.images.batch import ImageSet, training_batches
-from endocil.images.cache import Images
-from endocil.images.table import ImageTable
-from endocil.memory import ExemplarMemory, build_selector
+from endocil.components.selection import select_by_mmd
+from endocil.data.augment import Augmentation
+from endocil.data.batches import ImageSet, training_batches
+from endocil.data.cache import Images
+from endocil.data.scenario import Task, keep_classes
+from endocil.data.table import ImageTable
+from endocil.datasets.public.catalogue import as_published, find
+from endocil.learning.checkpoint import grow
+from endocil.learning.memory import ExemplarMemory, build_selector
+from endocil.learning.training import fit, only_training, total_loss
 from endocil.methods import METHODS, Method, build_method
-from endocil.methods.method import Phase, Task, TaskData, shared_schedule
+from endocil.methods.base import Phase, TaskData, shared_schedule
+from endocil.model.predictions import predict
 from endocil.networks import build_backbone
-from endocil.scenario import keep_classes
-from endocil.selection import select_by_mmd
-from endocil.settings import load_settings
-from endocil.training import fit, only_training, total_loss
+from endocil.runs.build import Parts, build_learning, complete, scenario_of
+from endocil.runs.settings import load_settings
 
 CPU = torch.device("cpu")
 PIXELS, TESTED = 32, 25

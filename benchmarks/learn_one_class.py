@@ -20,16 +20,17 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from endocil.assembly import complete, images_and_scenario
-from endocil.bundle.content import write_content
-from endocil.bundle.learning import learn
-from endocil.bundle.making import make_bundle
-from endocil.bundle.model import Bundle
-from endocil.experiment import resume, run
-from endocil.files import write_csv, write_json
-from endocil.images.table import ImageTable
-from endocil.scenario import TEST, Scenario
-from endocil.settings import Settings, load_settings
+from endocil.data.scenario import Scenario
+from endocil.data.splits import TEST
+from endocil.data.table import ImageTable
+from endocil.io.files import write_csv, write_json
+from endocil.model.file import write_content
+from endocil.runs.build import complete, images_and_scenario
+from endocil.runs.bundle import make_bundle
+from endocil.runs.learn import learn
+from endocil.runs.lifelong import Bundle
+from endocil.runs.run import resume, run
+from endocil.runs.settings import Settings, load_settings
 
 SETTINGS = Path(__file__).parents[1] / "experiments" / "hyper-kvasir-part.toml"
 METHODS = ("icarl", "dgr", "foster", "endocil")

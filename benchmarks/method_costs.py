@@ -12,10 +12,10 @@ import statistics
 
 import torch
 
-from endocil.assembly import Parts, assemble
-from endocil.estimate import speed, trial
 from endocil.methods import METHODS
-from endocil.settings import load_settings
+from endocil.runs.build import Parts, assemble
+from endocil.runs.preflight import speed, trial
+from endocil.runs.settings import load_settings
 
 VARIANTS = [(name, ()) for name in sorted(METHODS)] + [("foster", ("method.evaluate=student",))]
 

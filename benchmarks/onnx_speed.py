@@ -22,10 +22,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from untrained import write_untrained
 
-from endocil.bundle.content import read_content
-from endocil.bundle.restoring import restored
-from endocil.export import INPUT, Graph, export
-from endocil.images.augment import normalise
+from endocil.data.augment import normalise
+from endocil.model.file import read_content
+from endocil.model.onnx import PARITY_INPUT, Graph, export
+from endocil.model.restore import restored
 
 HEAD = "| bundle | batch | onnxruntime / torch | range | differs by |\n|---|---:|---:|---:|---:|"
 
@@ -46,7 +46,7 @@ def turns(bundle: Path, onnx: Path, batch: int) -> tuple[Callable[[], object], C
     def with_torch() -> object:
         return (method(normalise(pixels)) / temperature).softmax(dim=1)
 
-    return lambda: session.run(names, {INPUT: pixels.numpy()}), with_torch
+    return lambda: session.run(names, {PARITY_INPUT: pixels.numpy()}), with_torch
 
 
 def ratios(

@@ -25,19 +25,19 @@ from PIL import Image
 from torch import Tensor
 
 import endocil
-from endocil.assembly import build_learning
-from endocil.bundle.content import Content
-from endocil.bundle.inputs import Inputs
-from endocil.bundle.manifest import LearnedClass, Manifest, Preprocessing, Version
-from endocil.bundle.model import Bundle
-from endocil.bundle.pictures import no_pictures
-from endocil.bundle.restoring import restored
-from endocil.checkpoint import grow
-from endocil.evaluation import CLASS_MEANS
-from endocil.images.augment import DEVIATION, MEAN
-from endocil.images.decode import RULES
-from endocil.scenario import Task
-from endocil.settings import load_settings
+from endocil.data.augment import DEVIATION, MEAN
+from endocil.data.decode import RULES
+from endocil.data.inputs import Inputs
+from endocil.data.scenario import Task
+from endocil.learning.checkpoint import grow
+from endocil.learning.features import CLASS_MEANS
+from endocil.model.file import Content
+from endocil.model.manifest import LearnedClass, Manifest, Preprocessing, Version
+from endocil.model.pictures import no_pictures
+from endocil.model.restore import restored
+from endocil.runs.build import build_learning
+from endocil.runs.lifelong import Bundle
+from endocil.runs.settings import load_settings
 
 CLASSES = 14
 BATCH = 64

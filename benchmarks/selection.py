@@ -30,9 +30,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from endocil._greedy import CACHE_BYTES
-from endocil._mmd import KernelMatrix, centred, mean_squared_distance, one_thread_each
-from endocil.selection import select_by_mmd
+from endocil.components.mmd import CACHE_BYTES, KernelMatrix, centred, mean_squared_distance, one_thread_each
+from endocil.components.selection import select_by_mmd
 
 WIDTH = 512
 SIZES = ((500, 30), (2000, 30), (8000, 50), (34000, 50))  # rows of the class, rows to select

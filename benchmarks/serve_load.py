@@ -31,9 +31,9 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from untrained import write_untrained
 
-from endocil.bundle.model import Bundle
-from endocil.images.augment import normalise
-from endocil.images.decode import decode
+from endocil.data.augment import normalise
+from endocil.data.decode import decode
+from endocil.runs.lifelong import Bundle
 
 BOUNDARY = "5d41402abc4b2a76b9719d911017c592"
 TOLERANCE = 1e-4

@@ -17,7 +17,7 @@ from sklearn.metrics import balanced_accuracy_score
 from sklearn.preprocessing import StandardScaler
 
 from endocil import load_settings
-from endocil.assembly import complete, images_and_scenario
+from endocil.runs.build import complete, images_and_scenario
 
 
 def linear(

@@ -28,19 +28,20 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.nn import functional
 
-from endocil.assembly import Parts, assemble
-from endocil.checkpoint import grow
-from endocil.devices import learning_on
+from endocil.data.augment import Augmentation
+from endocil.data.batches import ImageSet, training_batches
+from endocil.data.scenario import Task
+from endocil.data.splits import TRAIN
 from endocil.errors import EndocilError
-from endocil.estimate import planned_exemplars
-from endocil.images.augment import Augmentation
-from endocil.images.batch import ImageSet, training_batches
-from endocil.methods.method import Method, Phase, TaskData
+from endocil.learning.checkpoint import grow
+from endocil.learning.numerics import Precision
+from endocil.learning.parallel import learning_on
+from endocil.learning.training import fit
+from endocil.methods.base import Method, Phase, TaskData
 from endocil.networks import compile_backbones, share_batch_norm
-from endocil.precision import Precision
-from endocil.scenario import TRAIN, Task
-from endocil.settings import load_settings
-from endocil.training import fit
+from endocil.runs.build import Parts, assemble
+from endocil.runs.preflight import planned_exemplars
+from endocil.runs.settings import load_settings
 
 Row = tuple[str, str, str]  # what, the figure, a remark
 Turn = Callable[[], object]

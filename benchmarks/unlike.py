@@ -19,11 +19,10 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from endocil.bundle.calibration import RATE, threshold_of
-from endocil.bundle.looking import Seen, look
-from endocil.bundle.model import Bundle
-from endocil.bundle.unlike import spread_of, unlike_scores
-from endocil.memory import unit
+from endocil.learning.features import Seen, look, unit
+from endocil.model.calibration import RATE, threshold_of
+from endocil.model.out_of_distribution import spread_of, unlike_scores
+from endocil.runs.lifelong import Bundle
 
 MADE = 200  # pictures of each kind
 Scores = dict[str, Tensor]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from endocil.cli import main
+from endocil.cli.main import main
 
 
 class Done(NamedTuple):

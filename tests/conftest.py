@@ -10,10 +10,10 @@ from life import Lives
 from pictures import make_images
 from tiny_runs import tiny
 
-from endocil.bundle.content import Content, read_content, write_content
-from endocil.bundle.making import make_bundle
-from endocil.experiment import run
-from endocil.images.cache import Images
+from endocil.data.cache import Images
+from endocil.model.file import Content, read_content, write_content
+from endocil.runs.bundle import make_bundle
+from endocil.runs.run import run
 
 
 @pytest.fixture(autouse=True, scope="session")

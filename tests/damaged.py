@@ -235,9 +235,9 @@ def tarred(files: dict[str, bytes], mode: Any) -> bytes:
 
 def try_images(start: int, stop: int) -> dict[str, Any]:
     """Decode each file by itself, then all of them through the cache: the same ones must be unreadable."""
-    from endocil.images.cache import load_images
-    from endocil.images.decode import FileReader, decode
-    from endocil.images.table import ImageTable, UnreadableImageError
+    from endocil.data.cache import load_images
+    from endocil.data.decode import FileReader, decode
+    from endocil.data.table import ImageTable, UnreadableImageError
 
     results = _Results()
     with tempfile.TemporaryDirectory() as folder:
@@ -259,9 +259,8 @@ def try_images(start: int, stop: int) -> dict[str, Any]:
 
 def try_archives(start: int, stop: int) -> dict[str, Any]:
     """Extract each archive into a folder of its own, and look for anything beside that folder."""
-    from endocil.datasets.archives import extract
-    from endocil.datasets.members import Limits
     from endocil.errors import EndocilError
+    from endocil.io.archives import Limits, extract
 
     results = _Results()
     with tempfile.TemporaryDirectory() as name:
@@ -349,8 +348,8 @@ def dicoms() -> dict[str, bytes]:
 
 def try_dicom(start: int, stop: int) -> dict[str, Any]:
     """Find the frames of each file, and read the last one."""
+    from endocil.data.table import UnreadableImageError
     from endocil.datasets.dicom import load
-    from endocil.images.table import UnreadableImageError
 
     results = _Results()
     with tempfile.TemporaryDirectory() as folder:
@@ -403,9 +402,9 @@ TRAPS = ("pipe", "socket", "folder", "name that is no UTF-8", "odd name", *LINKS
 
 def try_folders(start: int, stop: int) -> dict[str, Any]:
     """Three classes of two pictures, with traps among them: every picture counts once, and no trap holds it up."""
+    from endocil.data.cache import load_images
     from endocil.datasets.folder import load
     from endocil.errors import EndocilError
-    from endocil.images.cache import load_images
 
     results = _Results()
     with tempfile.TemporaryDirectory() as folder:
@@ -437,8 +436,6 @@ def serve(jobs: list[Job]) -> None:
     import resource
 
     import torch  # noqa: F401  (its memory is none of a file's)
-
-    import endocil.images.cache  # noqa: F401
 
     with open("/proc/self/statm") as file:
         mapped = int(file.read().split()[0]) * resource.getpagesize()

@@ -17,10 +17,9 @@ from life import ALL_METHODS, Life, new_method
 from pictures import make_images
 from torch import Tensor, nn
 
-from endocil.evaluation import predict
-from endocil.images.batch import ImageSet
-from endocil.metrics import summarise
-from endocil.predictions import HEADS, Predictions
+from endocil.data.batches import ImageSet
+from endocil.metrics.metrics import summarise
+from endocil.model.predictions import HEADS, Predictions, predict
 
 FILE = Path(__file__).with_name("digests.json")
 SIZES = [14, 11, 12, 4, 13, 9]

@@ -10,17 +10,17 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from endocil.checkpoint import Checkpoint, Position, load_checkpoint, restore
-from endocil.images.augment import Augmentation
-from endocil.images.batch import ImageSet
-from endocil.images.cache import Images
-from endocil.journal import Journal
-from endocil.learner import Learner
-from endocil.memory import ExemplarMemory, build_selector
+from endocil.data.augment import Augmentation
+from endocil.data.batches import ImageSet
+from endocil.data.cache import Images
+from endocil.data.scenario import Scenario, Task, build_scenario
+from endocil.learning.checkpoint import Checkpoint, Position, load_checkpoint, restore
+from endocil.learning.events import Journal
+from endocil.learning.learner import Learner
+from endocil.learning.memory import ExemplarMemory, build_selector
 from endocil.methods import METHODS, Method, build_method
-from endocil.methods.method import Task, TaskData, shared_schedule
+from endocil.methods.base import TaskData, shared_schedule
 from endocil.networks import build_backbone
-from endocil.scenario import Scenario, build_scenario
 
 EPOCHS, QUOTA = 2, 4
 

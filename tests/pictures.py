@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from endocil.images.cache import Images
-from endocil.images.table import ImageTable
+from endocil.data.cache import Images
+from endocil.data.table import ImageTable
 
 
 class NoReader:

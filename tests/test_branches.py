@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from endocil import EndocilError
+from endocil.data.seeding import generator
 from endocil.networks import GrowingClassifier, LastBlocks, WholeBranches, build_backbone, side_by_side
-from endocil.randomness import generator
 
 
 def small(**options: object) -> nn.Module:

@@ -115,7 +115,7 @@ def test_score_repeats_the_metrics_of_a_run(settings: Path, tmp_path: Path) -> N
 
 
 def test_help_answers_without_the_heavy_libraries(tmp_path: Path) -> None:
-    code = "import sys, endocil.cli; print('torch' in sys.modules or 'numpy' in sys.modules)"
+    code = "import sys, endocil.cli.main; print('torch' in sys.modules or 'numpy' in sys.modules)"
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
     )

@@ -7,9 +7,10 @@ import pytest
 import torch
 from life import Lives
 
-from endocil.evaluation import class_means, mean_distances, predict, view
-from endocil.images.batch import ImageSet
-from endocil.images.cache import Images
+from endocil.data.batches import ImageSet
+from endocil.data.cache import Images
+from endocil.learning.features import class_means, mean_distances, view
+from endocil.model.predictions import predict
 
 
 def test_class_means_are_normalised_means_of_normalised_features() -> None:

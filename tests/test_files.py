@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from endocil.errors import EndocilError
-from endocil.files import read_csv, replacing, write_atomically, write_csv, write_json
+from endocil.io.files import read_csv, replacing, write_atomically, write_csv, write_json
 
 
 def test_a_written_file_replaces_the_old_one_and_leaves_nothing_else(tmp_path: Path) -> None:

@@ -22,13 +22,13 @@ from torch.nn import functional
 
 import endocil
 from endocil import EndocilError
-from endocil.first_task import PACKAGE, FirstTasks, digest_of, digest_of_code, network_of
-from endocil.images.cache import Images
-from endocil.losses import Outcome
+from endocil.components.losses import Outcome
+from endocil.data.cache import Images
+from endocil.learning.first_task import PACKAGE, FirstTasks, digest_of, digest_of_code, network_of
+from endocil.methods.base import Phase
 from endocil.methods.icarl import ICaRL
-from endocil.methods.method import Phase
-from endocil.report import read_run
-from endocil.report.ledger import _measured
+from endocil.reports.ledger import _measured
+from endocil.runs.records import read_run
 
 # options that change the first task, and options that must not
 VARIANTS: dict[str, list[dict]] = defaultdict(

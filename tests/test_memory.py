@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from pictures import make_images
 
 from endocil import EndocilError
-from endocil.images.batch import ImageSet
-from endocil.images.cache import Images
-from endocil.memory import SELECTORS, ExemplarMemory, build_selector, even_share, unit
-from endocil.selection import Selection
+from endocil.components.selection import Selection
+from endocil.data.batches import ImageSet
+from endocil.data.cache import Images
+from endocil.learning.features import unit
+from endocil.learning.memory import SELECTORS, ExemplarMemory, build_selector, even_share
 
 
 def first(candidates: object, n: int) -> Selection:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn import metrics as referee
 
 from endocil.errors import EndocilError
-from endocil.metrics import (
+from endocil.metrics.metrics import (
     METRICS,
     TABLE_METRICS,
     accuracy,
@@ -27,7 +27,7 @@ from endocil.metrics import (
     task_accuracy,
     task_sizes,
 )
-from endocil.predictions import HEADS, Predictions
+from endocil.model.predictions import HEADS, Predictions
 
 
 def from_names(labels, predicted, classes, *, sources=None, nearest=None):

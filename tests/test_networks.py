@@ -10,10 +10,10 @@ from safetensors.torch import save_file
 from torch.nn import functional
 
 from endocil import EndocilError
+from endocil.data.seeding import generator
 from endocil.networks import GrowingClassifier, build_backbone, trained_parts
 from endocil.networks.resnet import Shortcut
 from endocil.networks.weights import load_weights
-from endocil.randomness import generator
 
 
 def small(**options: object) -> torch.nn.Module:

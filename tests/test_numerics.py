@@ -14,14 +14,13 @@ from torch import Tensor, nn
 
 import endocil
 from endocil import EndocilError
-from endocil.checkpoint import grow
-from endocil.images.cache import Images
+from endocil.data.cache import Images
+from endocil.learning.checkpoint import grow
+from endocil.learning.numerics import Precision, Watch, largest
+from endocil.learning.training import fit
 from endocil.methods import Method, build_method
-from endocil.methods.method import Phase, shared_schedule
+from endocil.methods.base import Phase, shared_schedule
 from endocil.networks import compile_backbones, is_compiled
-from endocil.numerics import Watch, largest
-from endocil.precision import Precision
-from endocil.training import fit
 
 
 def method_on(backbone: nn.Module, name: str = "finetune", epochs: int = 3, **options: object) -> Method:
@@ -77,7 +76,7 @@ def test_what_is_right_with_16_bits_is_let_through_and_its_comparison_leaves_no_
     bits: str, images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared = train(Life(images, tmp_path / "1", method_on(seeded(Pooled))), bits)
-    monkeypatch.setattr("endocil.training.compare_with_float32", lambda *_: None)
+    monkeypatch.setattr("endocil.learning.training.compare_with_float32", lambda *_: None)
     assert differing(compared, train(Life(images, tmp_path / "2", method_on(seeded(Pooled))), bits)) == []
 
 
@@ -211,7 +210,7 @@ def test_what_was_compiled_for_one_instruction_set_is_not_run_with_another(tmp_p
 
 
 def test_evaluation_runs_the_network_as_it_is_written(images: Images, tmp_path: Path) -> None:
-    from endocil.evaluation import view
+    from endocil.learning.features import view
 
     life = Life(images, tmp_path, method_on(seeded(Pooled))).live(1)
     shown = life.new_images(life.scenario.tasks[0])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from endocil.errors import EndocilError
-from endocil.predictions import (
+from endocil.model.predictions import (
     HEADS,
     Predictions,
     read_predictions,

@@ -13,15 +13,16 @@ from typer.testing import CliRunner
 
 import endocil
 from endocil import EndocilError, Method
-from endocil.assembly import assemble
-from endocil.cli import _application
-from endocil.evaluation import view
-from endocil.files import read_csv, write_csv
+from endocil.cli.main import _application
+from endocil.data.scenario import Task
+from endocil.io.files import read_csv, write_csv
+from endocil.learning.features import view
+from endocil.methods.base import Phase, TaskData
 from endocil.methods.finetune import Finetune
-from endocil.methods.method import Phase, Task, TaskData
-from endocil.preflight import preflight
-from endocil.run_folder import RunFolder
-from endocil.settings import Settings, load_settings
+from endocil.runs.build import assemble
+from endocil.runs.folder import RunFolder
+from endocil.runs.preflight import preflight
+from endocil.runs.settings import Settings, load_settings
 
 
 class NearestMean(Method):

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from endocil.commands.ledger import tables
+from endocil.cli.ledger import tables
 from endocil.methods import METHODS, method_options
-from endocil.report import insert_tables
+from endocil.reports.ledger import insert_tables
 
 HOME = Path(__file__).parents[1]
 PAGES = sorted([*HOME.glob("*.md"), *HOME.glob("docs/**/*.md")])
@@ -91,10 +91,11 @@ def test_every_method_has_a_page_with_its_options_and_tests_that_exist(name: str
 
 
 def test_the_presets_of_the_data_page_have_the_tasks_and_test_sizes_told_there() -> None:
-    from endocil.assembly import scenario_of
-    from endocil.datasets.catalogue import as_published, find
-    from endocil.scenario import TEST, keep_classes
-    from endocil.settings import load_settings
+    from endocil.data.scenario import keep_classes
+    from endocil.data.splits import TEST
+    from endocil.datasets.public.catalogue import as_published, find
+    from endocil.runs.build import scenario_of
+    from endocil.runs.settings import load_settings
 
     page = (HOME / "docs" / "data.md").read_text("utf-8")
     rows = re.findall(r"^\| `([\w-]+)` \| (\d+) \| ([\d, ]+) \| ([\d,]+) \|$", page, re.MULTILINE)

@@ -19,8 +19,8 @@ from pictures import TINY, run_files
 
 import endocil
 from endocil import EndocilError
-from endocil.checkpoint import FILE, load_checkpoint
-from endocil.files import write_atomically
+from endocil.io.files import write_atomically
+from endocil.learning.checkpoint import FILE, load_checkpoint
 
 
 class StoppedError(Exception):
@@ -143,7 +143,7 @@ def test_a_checkpoint_that_could_not_be_written_leaves_the_one_before(
         monkeypatch.setattr("os.fsync", no_space)
         write_atomically(path, data)
 
-    monkeypatch.setattr("endocil.checkpoint.write_atomically", full)
+    monkeypatch.setattr("endocil.io.files.write_atomically", full)
     with pytest.raises(EndocilError, match="No space left"):
         life.step(life.scenario.tasks[1])
     assert (tmp_path / FILE).read_bytes() == before

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from pictures import NoReader
 
 from endocil import EndocilError, ImageTable
-from endocil.scenario import TEST, TRAIN, VALIDATION, Task, build_scenario, keep_classes
-from endocil.splitting import Folds, by_image
+from endocil.data.scenario import Task, build_scenario, keep_classes
+from endocil.data.splits import TEST, TRAIN, VALIDATION, Folds, by_image
 
 # images per kept class, in alphabetical order of the class names
 PAPER = {

@@ -7,9 +7,9 @@ import torch
 from dense_mmd import CASES, cases
 from torch import Tensor
 
-from endocil import _greedy
-from endocil._mmd import KernelMatrix
-from endocil.selection import select_by_mmd, squared_mmd
+from endocil.components import mmd as _greedy
+from endocil.components.mmd import KernelMatrix
+from endocil.components.selection import select_by_mmd, squared_mmd
 
 
 @pytest.mark.parametrize("name", CASES)

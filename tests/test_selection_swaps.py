@@ -7,9 +7,8 @@ import torch
 from dense_mmd import CASES, cases, dense_kernel, gaussian, objective
 from torch import Tensor
 
-from endocil._greedy import RowMeans, swapped
-from endocil._mmd import KernelMatrix
-from endocil.selection import mmd_bound, select_by_mmd, squared_mmd
+from endocil.components.mmd import KernelMatrix, RowMeans, swapped
+from endocil.components.selection import mmd_bound, select_by_mmd, squared_mmd
 
 
 def swap_values(kernel: Tensor, chosen: list[int]) -> dict[tuple[int, int], float]:

@@ -7,11 +7,10 @@ import pytest
 from pydantic import ValidationError
 
 from endocil import EndocilError, load_settings
-from endocil.assembly import complete
 from endocil.datasets import DATASETS
-from endocil.methods.method import Schedule
-from endocil.milestones import milestone_epochs
-from endocil.settings import Settings, presets
+from endocil.methods.base import Schedule, milestone_epochs
+from endocil.runs.build import complete
+from endocil.runs.settings import Settings, presets
 
 
 def test_defaults_are_the_papers_protocol() -> None:

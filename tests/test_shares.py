@@ -10,15 +10,16 @@ from life import ALL_METHODS, Life, new_method
 from small_networks import Convolution, Pooled
 from torch import Tensor, nn
 
-from endocil.checkpoint import grow
-from endocil.images.augment import Augmentation
-from endocil.images.batch import Batch, share_of, training_batches
-from endocil.images.cache import Images
+from endocil.components.losses import Outcome
+from endocil.data.augment import Augmentation
+from endocil.data.batches import Batch, share_of, training_batches
+from endocil.data.cache import Images
+from endocil.learning.checkpoint import grow
+from endocil.learning.numerics import Precision, times_slower
+from endocil.learning.training import only_training, optimizer_of, step, total_loss
 from endocil.methods import Method, build_method
-from endocil.methods.method import Outcome, Phase, shared_schedule
+from endocil.methods.base import Phase, shared_schedule
 from endocil.networks import compile_backbones
-from endocil.precision import Precision, times_slower
-from endocil.training import only_training, optimizer_of, step, total_loss
 
 
 def second_task(images: Images, folder: Path, method: str | Method) -> tuple[Life, Phase]:

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 from pictures import NoReader
 
 from endocil import EndocilError, ImageTable
-from endocil.assembly import scenario_of
-from endocil.files import write_csv
-from endocil.scenario import TEST, TRAIN, VALIDATION
-from endocil.settings import load_settings
-from endocil.splitting import (
+from endocil.data.splits import (
+    TEST,
+    TRAIN,
+    VALIDATION,
     Folds,
     by_file,
     by_given,
@@ -22,6 +21,9 @@ from endocil.splitting import (
     grouped_by_file,
     grouped_by_pattern,
 )
+from endocil.io.files import write_csv
+from endocil.runs.build import scenario_of
+from endocil.runs.settings import load_settings
 
 FIFTH = {"validation": 0.0, "folds": Folds(), "seed": 1993}
 
@@ -240,7 +242,7 @@ def test_tasks_may_come_with_the_data() -> None:
         [(label, "") for label in (0, 1, 2, 3) for _ in range(5)], arrivals=(1,) * 5 + (0,) * 10 + (1,) * 5
     )
     chosen = load_settings({"data": {"root": "x"}, "scenario": {"tasks": "given"}})
-    from endocil.scenario import arrival_order
+    from endocil.data.scenario import arrival_order
 
     order, sizes = arrival_order(table)
     assert (order, sizes) == (["c1", "c2", "c0", "c3"], [2, 2])

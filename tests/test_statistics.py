@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import f1_score
 
-from endocil.statistics import (
+from endocil.metrics.statistics import (
     Resampling,
     accuracy_measure,
     bootstrap_p,
@@ -65,7 +65,7 @@ def test_strata_keep_their_numbers_and_blocks_change_nothing(monkeypatch: pytest
     assert set(drawn[:, 7:].sum(axis=1)) == {3.0}
     plain = Resampling(np.arange(10), resamples=50)
     [whole] = list(plain._draws(10))
-    monkeypatch.setattr("endocil.statistics.BLOCK", 70)
+    monkeypatch.setattr("endocil.metrics.statistics.BLOCK", 70)
     assert np.array_equal(np.concatenate(list(plain._draws(10))), whole)
 
 

@@ -11,10 +11,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from typer.testing import CliRunner
 
 import endocil
-from endocil.cli import _application
+from endocil.cli.main import _application
 from endocil.errors import EndocilError
-from endocil.report.grouping import digest
-from endocil.run_learner import NO_BITS
+from endocil.runs.build import NO_BITS
+from endocil.runs.experiments import digest
 
 SETTINGS = {**TINY, "run": {"threads": 1, "checkpoint_seconds": 0.0, "tensorboard": True}}
 

@@ -10,11 +10,12 @@ from torch import nn
 from torch.nn import functional
 
 from endocil import EndocilError
-from endocil.images.augment import Augmentation
-from endocil.images.batch import training_batches
-from endocil.images.cache import Images
-from endocil.methods.method import Outcome, Phase, Schedule
-from endocil.training import Epoch, fit, momentum_of
+from endocil.components.losses import Outcome
+from endocil.data.augment import Augmentation
+from endocil.data.batches import training_batches
+from endocil.data.cache import Images
+from endocil.learning.training import Epoch, fit, momentum_of
+from endocil.methods.base import Phase, Schedule
 
 
 def first_phase(life: Life, **schedule: object) -> Phase:

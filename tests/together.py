@@ -15,14 +15,13 @@ from life import ALL_METHODS, Life, new_method
 from pictures import make_images
 from torch import nn
 
-from endocil.checkpoint import grow
-from endocil.devices import learning_on
-from endocil.images.augment import Augmentation
-from endocil.images.batch import share_of, training_batches
-from endocil.methods.method import Phase
+from endocil.data.augment import Augmentation
+from endocil.data.batches import share_of, training_batches
+from endocil.learning.checkpoint import grow
+from endocil.learning.parallel import add_up, gathered, learning_on
+from endocil.learning.training import only_training, optimizer_of, step
+from endocil.methods.base import Phase
 from endocil.networks import share_batch_norm
-from endocil.processes import add_up, gathered
-from endocil.training import only_training, optimizer_of, step
 
 BATCH, STEPS = 12, 3
 RATE = 1e-3  # small: a network with frozen statistics that has hardly learned would run away

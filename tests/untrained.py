@@ -5,18 +5,17 @@ from pathlib import Path
 import torch
 from pictures import make_images
 
-from endocil.assembly import build_learning, complete
-from endocil.bundle.content import Content, write_content
-from endocil.bundle.looking import Seen, look
-from endocil.bundle.manifest import Calibration, LearnedClass, Manifest, Preprocessing, Version
-from endocil.bundle.pictures import Origin, Pictures, no_pictures
-from endocil.bundle.unlike import spread_of_features, unlike_scores
-from endocil.evaluation import CLASS_MEANS, class_means
-from endocil.images.augment import DEVIATION, MEAN
-from endocil.images.decode import RULES
+from endocil.data.augment import DEVIATION, MEAN
+from endocil.data.decode import RULES
+from endocil.data.scenario import Task
+from endocil.learning.features import CLASS_MEANS, Seen, class_means, look
 from endocil.methods import Method
-from endocil.scenario import Task
-from endocil.settings import load_settings
+from endocil.model.file import Content, write_content
+from endocil.model.manifest import Calibration, LearnedClass, Manifest, Preprocessing, Version
+from endocil.model.out_of_distribution import spread_of_features, unlike_scores
+from endocil.model.pictures import Origin, Pictures, no_pictures
+from endocil.runs.build import build_learning, complete
+from endocil.runs.settings import load_settings
 
 CLASSES = (
     "z-line",

@@ -25,15 +25,16 @@ from sides import pairs
 from torch import Tensor, nn
 
 import endocil
-from endocil.assembly import Parts, assemble
-from endocil.evaluation import predict
-from endocil.images.augment import DEVIATION, MEAN, Augmentation, normalise
-from endocil.images.batch import Batch, ImageSet, training_batches
-from endocil.images.cache import Images
-from endocil.journal import Journal
-from endocil.learner import Learner
-from endocil.randomness import generator
-from endocil.scenario import TEST, TRAIN, Task
+from endocil.data.augment import DEVIATION, MEAN, Augmentation, normalise
+from endocil.data.batches import Batch, ImageSet, training_batches
+from endocil.data.cache import Images
+from endocil.data.scenario import Task
+from endocil.data.seeding import generator
+from endocil.data.splits import TEST, TRAIN
+from endocil.learning.events import Journal
+from endocil.learning.learner import Learner
+from endocil.model.predictions import predict
+from endocil.runs.build import Parts, assemble
 
 WIDTH = 8
 TRAINING = {"epochs": 3, "milestones": [2], "batch_size": 64}

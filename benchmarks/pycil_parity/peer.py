@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from endocil.data.seeding import generator
 from endocil.networks.resnet import ResNet18, initialise
-from endocil.randomness import generator
 
 LEARNERS = {  # our name: (module of PyCIL, class)
     "bic": ("bic", "BiC"),

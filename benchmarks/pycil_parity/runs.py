@@ -18,9 +18,9 @@ import peer
 import torch
 
 import endocil
-from endocil.assembly import complete, images_and_scenario
-from endocil.images.augment import DEVIATION, MEAN
-from endocil.scenario import TEST, TRAIN
+from endocil.data.augment import DEVIATION, MEAN
+from endocil.data.splits import TEST, TRAIN
+from endocil.runs.build import complete, images_and_scenario
 
 INCREMENT, WIDTH, QUOTA = 3, 16, 30
 SETTINGS: dict[str, dict[str, Any]] = {

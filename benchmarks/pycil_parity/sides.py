@@ -17,15 +17,17 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from endocil.images.augment import Augmentation, normalise
-from endocil.images.batch import ImageSet
-from endocil.images.cache import Images
-from endocil.images.table import ImageTable
+from endocil.components.losses import Outcome
+from endocil.data.augment import Augmentation, normalise
+from endocil.data.batches import Batch, ImageSet
+from endocil.data.cache import Images
+from endocil.data.scenario import Task
+from endocil.data.seeding import generator
+from endocil.data.table import ImageTable
+from endocil.learning.training import fit
 from endocil.methods import METHODS, Method
-from endocil.methods.method import Batch, Outcome, Phase, Schedule, Task, TaskData
+from endocil.methods.base import Phase, Schedule, TaskData
 from endocil.networks.resnet import ResNet18, initialise
-from endocil.randomness import generator
-from endocil.training import fit
 
 WIDTH, SIZE, QUOTA = 8, 64, 10
 COUNTS = (12, 16, 20, 14, 11)  # training images of each class

@@ -42,12 +42,12 @@ from sides import (
 )
 from torch import Tensor, nn
 
-from endocil.evaluation import class_means, view
-from endocil.images.batch import training_batches
-from endocil.images.cache import Images
-from endocil.memory import ExemplarMemory, build_selector
+from endocil.data.batches import training_batches
+from endocil.data.cache import Images
+from endocil.learning.features import class_means, view
+from endocil.learning.memory import ExemplarMemory, build_selector
 from endocil.methods import Method
-from endocil.methods.method import TaskData
+from endocil.methods.base import TaskData
 
 TARGET = 1e-6  # relative
 Values = Sequence[tuple[Tensor, Tensor]]  # ours and PyCIL's

@@ -23,8 +23,8 @@ import torch
 from runs import INCREMENT, QUOTA, SETTINGS, WIDTH, Pictures, settings
 
 import endocil
-from endocil.assembly import complete, images_and_scenario
-from endocil.scenario import TEST, TRAIN
+from endocil.data.splits import TEST, TRAIN
+from endocil.runs.build import complete, images_and_scenario
 
 
 class Files(Pictures):

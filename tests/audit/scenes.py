@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from endocil.audit import measure
-from endocil.audit.fingerprints import Fingerprints
+from endocil.data import fingerprints as measure
+from endocil.data.fingerprints import Fingerprints
+from endocil.data.table import ImageTable
 from endocil.datasets import synthetic
-from endocil.images.table import ImageTable
 
 SIZE = 128
 

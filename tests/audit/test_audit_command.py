@@ -9,7 +9,7 @@ import typer
 from scenes import COPIES, originals, write_folder
 from typer.testing import CliRunner
 
-from endocil.commands.audit import audit
+from endocil.cli.data import audit
 from endocil.datasets.folder import load
 from endocil.errors import EndocilError
 

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 from scenes import COPIES, originals, write_folder
 
-from endocil.audit.fingerprints import fingerprints
-from endocil.audit.markup import pictures_of
-from endocil.audit.near import near_duplicates
-from endocil.audit.page import PAIRS, PER_GROUP, page
-from endocil.audit.summary import LISTED, Record, leaks_exist, lines, summary
+from endocil.audit.findings import LISTED, Record, leaks_exist, lines, summary
+from endocil.audit.page import PAIRS, PER_GROUP, page, pictures_of
+from endocil.data.fingerprints import fingerprints
+from endocil.data.near_duplicates import near_duplicates
+from endocil.data.scenario import build_scenario
+from endocil.data.table import ImageTable
 from endocil.datasets.folder import load
-from endocil.images.table import ImageTable
-from endocil.scenario import build_scenario
 
 ODD = 'a<b>&"x"'
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from scenes import prints_of, table_of
 
 from endocil.audit import findings
-from endocil.audit.leaks import DEFINITIONS, leak_rate
-from endocil.audit.near import NearDuplicates
-from endocil.scenario import build_scenario
+from endocil.data.leaks import DEFINITIONS, leak_rate
+from endocil.data.near_duplicates import NearDuplicates
+from endocil.data.scenario import build_scenario
 
 PARTS = ("train", "validation", "test")
 

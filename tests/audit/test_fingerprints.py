@@ -10,13 +10,12 @@ import pytest
 from PIL import Image
 from scenes import SIZE, originals, table_of, write_folder
 
-from endocil.audit import fingerprints as module
-from endocil.audit.fingerprints import fingerprints
-from endocil.audit.measure import colour, detail, gray_values
+from endocil.data import fingerprints as module
+from endocil.data.decode import FileReader
+from endocil.data.fingerprints import colour, detail, fingerprints, gray_values
+from endocil.data.frame import cropped
 from endocil.datasets import synthetic
 from endocil.datasets.folder import load
-from endocil.images.decode import FileReader
-from endocil.images.frame import cropped
 
 
 @pytest.fixture

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from report.conftest import CLASSES, TASK_SIZES, _predictions, settings_of, write_run
 
-from endocil.metrics import summarise
-from endocil.predictions import write_predictions
-from endocil.report import read_run, write_page
-from endocil.report.gallery import Exemplar
+from endocil.metrics.metrics import summarise
+from endocil.model.predictions import write_predictions
+from endocil.reports.gallery import Exemplar
+from endocil.reports.page import write_page
+from endocil.runs.records import read_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

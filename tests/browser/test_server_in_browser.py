@@ -24,9 +24,10 @@ pytest.importorskip("fastapi")
 
 from serve.conftest import Running
 
-from endocil.bundle.model import Bundle
 from endocil.datasets.synthetic import render
-from endocil.report import read_run, write_page
+from endocil.reports.page import write_page
+from endocil.runs.lifelong import Bundle
+from endocil.runs.records import read_run
 from endocil.serve.limits import Limits
 from endocil.serve.logs import Log
 from endocil.serve.service import service_of
@@ -79,7 +80,7 @@ def runs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from report.conftest import CLASSES as REPORTED
     from report.conftest import TASK_SIZES, _predictions
 
-    from endocil.metrics import summarise
+    from endocil.metrics.metrics import summarise
 
     folder = tmp_path_factory.mktemp("served-runs")
     for method in ("icarl", "endocil"):

@@ -7,7 +7,7 @@ import tomli_w
 from pictures import make_images
 from PIL import Image
 
-from endocil.files import write_csv
+from endocil.io.files import write_csv
 
 HEADER = ("path", "label", "patient", "device", "split")
 CLASSES = ("class-00", "class-01", "class-02", "class-03", "class-04")

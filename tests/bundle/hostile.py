@@ -384,9 +384,9 @@ def serve(path: str, start: int, stop: int, share: int) -> None:
     import torch
     from PIL import Image
 
-    from endocil.bundle import learning
-    from endocil.bundle.model import Bundle
     from endocil.errors import EndocilError
+    from endocil.runs import learn as learning
+    from endocil.runs.lifelong import Bundle
 
     learning.cost = lambda *_: ""  # type: ignore[assignment]  # measuring the speed takes longer than all the rest
     torch.set_num_threads(1)
@@ -429,10 +429,10 @@ def serve(path: str, start: int, stop: int, share: int) -> None:
 
 def _other_commands(place: Path) -> None:
     """What one does with a bundle besides predicting; what they write is removed."""
-    from endocil.bundle.content import read_content, write_content
-    from endocil.bundle.forgetting import forget
-    from endocil.bundle.learning import learn
-    from endocil.bundle.sheets import write_list, write_sheet
+    from endocil.model.contact_sheet import write_list, write_sheet
+    from endocil.model.file import read_content, write_content
+    from endocil.model.forget import forget
+    from endocil.runs.learn import learn
 
     content = read_content(place)
     with tempfile.TemporaryDirectory() as folder:

@@ -8,13 +8,13 @@ import torch
 from life import EPOCHS, QUOTA, Life
 from torch import Tensor
 
-from endocil.bundle.content import Content
-from endocil.bundle.manifest import LearnedClass, Manifest, Preprocessing, Version
-from endocil.bundle.newcomers import Newcomers
-from endocil.bundle.pictures import Origin, Pictures, no_pictures
-from endocil.images.augment import DEVIATION, MEAN
-from endocil.images.decode import RULES
-from endocil.images.table import ImageTable
+from endocil.data.augment import DEVIATION, MEAN
+from endocil.data.decode import RULES
+from endocil.data.table import ImageTable
+from endocil.model.file import Content
+from endocil.model.manifest import LearnedClass, Manifest, Preprocessing, Version
+from endocil.model.pictures import Origin, Pictures, no_pictures
+from endocil.runs.learn import Newcomers
 
 DIGEST = "0" * 64
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from hostile import MANIFEST, members_of, sign, signed
 
-from endocil.bundle.archive import read_archive, write_archive
 from endocil.errors import EndocilError
+from endocil.model.file import read_archive, write_archive
 
 FILES = {"manifest.json": b"{}", "weights.safetensors": b"12345", "exemplars/000000.png": b"x"}
 

@@ -9,10 +9,10 @@ from life import ALL_METHODS, Life, new_method
 from pictures import make_images
 from torch import nn
 
-from endocil.bundle.attention import attention, draw, last_blocks, overlay
+from endocil.data.seeding import generator
 from endocil.errors import EndocilError
 from endocil.methods.finetune import Finetune
-from endocil.randomness import generator
+from endocil.model.attention import attention, draw, last_blocks, overlay
 
 
 class Bright(nn.Module):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from endocil.bundle.calibration import (
+from endocil.model.calibration import (
     calibrate,
     calibration_error,
     cross_fitted,
@@ -18,9 +18,9 @@ from endocil.bundle.calibration import (
     threshold_of,
     why_uncalibrated,
 )
-from endocil.bundle.content import Content
-from endocil.bundle.model import Bundle
-from endocil.bundle.restoring import restored
+from endocil.model.file import Content
+from endocil.model.restore import restored
+from endocil.runs.lifelong import Bundle
 
 
 def drawn(n: int, heat: float, seed: int = 0, classes: int = 4) -> tuple[torch.Tensor, torch.Tensor]:

@@ -19,9 +19,9 @@ from hostile import (
     signed,
 )
 
-from endocil.bundle.content import Content, read_content, write_content
-from endocil.bundle.manifest import Manifest
 from endocil.errors import EndocilError
+from endocil.model.file import Content, read_content, write_content
+from endocil.model.manifest import Manifest
 
 
 @pytest.fixture

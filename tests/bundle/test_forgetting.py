@@ -10,13 +10,12 @@ from commands import endocil
 from PIL import Image
 
 from endocil import EndocilError
-from endocil.bundle.content import Content, read_content, write_content
-from endocil.bundle.forgetting import forget
-from endocil.bundle.looking import look
-from endocil.bundle.pictures import Origin, Pictures
-from endocil.bundle.restoring import restored
-from endocil.bundle.sheets import write_sheet
-from endocil.evaluation import CLASS_MEANS, class_means
+from endocil.learning.features import CLASS_MEANS, class_means, look
+from endocil.model.contact_sheet import write_sheet
+from endocil.model.file import Content, read_content, write_content
+from endocil.model.forget import forget
+from endocil.model.pictures import Origin, Pictures
+from endocil.model.restore import restored
 
 
 def origins(content: Content) -> tuple[Origin, ...]:

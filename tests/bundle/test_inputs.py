@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from endocil.bundle.inputs import inputs_of
+from endocil.data.decode import decode
+from endocil.data.inputs import inputs_of
+from endocil.data.readers import read_many
 from endocil.errors import EndocilError
-from endocil.images.decode import decode
-from endocil.images.reading import read_many
 
 
 @pytest.fixture

@@ -8,10 +8,9 @@ import torch
 from pictures import make_images
 
 from endocil import EndocilError
-from endocil.bundle.joined import KEPT, join
-from endocil.bundle.newcomers import Newcomers
-from endocil.bundle.pictures import Origin, Pictures, no_pictures
-from endocil.images.cache import Images
+from endocil.data.cache import Images
+from endocil.model.pictures import Origin, Pictures, no_pictures
+from endocil.runs.learn import KEPT, Newcomers, join
 
 OLD = make_images([3, 2])
 NEW = make_images([2, 2, 2], seed=5)

@@ -15,12 +15,11 @@ from lives import all_of
 from PIL import Image
 
 from endocil import EndocilError
-from endocil.bundle.content import Content, read_content, write_content
-from endocil.bundle.learning import learn
-from endocil.bundle.making import make_bundle
-from endocil.bundle.newcomers import read_newcomers
-from endocil.experiment import run
-from endocil.files import write_csv
+from endocil.io.files import write_csv
+from endocil.model.file import Content, read_content, write_content
+from endocil.runs.bundle import make_bundle
+from endocil.runs.learn import learn, read_newcomers
+from endocil.runs.run import run
 
 
 @pytest.fixture(scope="session")

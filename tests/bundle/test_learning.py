@@ -12,16 +12,14 @@ from life import ALL_METHODS, QUOTA, Life, Lives, differing, new_method, state_o
 from lives import all_of, content_of, exemplars_of, newcomers_of
 
 from endocil import EndocilError
-from endocil.bundle.content import Content, read_content, write_content
-from endocil.bundle.learned import content_after
-from endocil.bundle.learning import take_step
-from endocil.bundle.manifest import Terms
-from endocil.bundle.restoring import settings_of
-from endocil.bundle.step import Step, changed, step_of
-from endocil.checkpoint import FILE
-from endocil.images.batch import ImageSet
-from endocil.images.cache import Images
+from endocil.data.batches import ImageSet
+from endocil.data.cache import Images
+from endocil.learning.checkpoint import FILE
 from endocil.methods import METHODS
+from endocil.model.file import Content, read_content, write_content
+from endocil.model.manifest import Terms
+from endocil.model.restore import settings_of
+from endocil.runs.learn import Step, changed, content_after, step_of, take_step
 
 LEARNERS = [name for name in ALL_METHODS if not METHODS[name].joint]
 TERMS = Terms()

@@ -11,12 +11,11 @@ from lives import all_of
 from PIL import Image
 
 from endocil import EndocilError
-from endocil.bundle.content import read_content
-from endocil.bundle.lifelong import LifelongLearner
-from endocil.bundle.making import make_bundle
-from endocil.bundle.model import Bundle
-from endocil.experiment import run
-from endocil.files import read_csv
+from endocil.io.files import read_csv
+from endocil.model.file import read_content
+from endocil.runs.bundle import make_bundle
+from endocil.runs.lifelong import Bundle, LifelongLearner
+from endocil.runs.run import run
 
 
 @pytest.fixture(scope="module")

@@ -7,15 +7,15 @@ import numpy as np
 import pytest
 from tiny_runs import tiny
 
-from endocil.assembly import images_and_scenario
-from endocil.bundle.content import Content, read_content, write_content
-from endocil.bundle.making import make_bundle
+from endocil.data.splits import TEST, VALIDATION
 from endocil.datasets.synthetic.loader import write_folder
 from endocil.errors import EndocilError
-from endocil.experiment import run
-from endocil.files import read_csv
-from endocil.run_folder import RunFolder
-from endocil.scenario import TEST, VALIDATION
+from endocil.io.files import read_csv
+from endocil.model.file import Content, read_content, write_content
+from endocil.runs.build import images_and_scenario
+from endocil.runs.bundle import make_bundle
+from endocil.runs.folder import RunFolder
+from endocil.runs.run import run
 
 
 def test_a_bundle_knows_classes_tasks_and_images_of_its_run(tiny_content: Content, tiny_run: Path) -> None:

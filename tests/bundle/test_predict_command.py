@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from endocil import cli
+from endocil.cli.main import main as cli
 
 
 def endocil(*arguments: object) -> None:

@@ -7,14 +7,14 @@ import pytest
 import torch
 from PIL import Image
 
-from endocil.assembly import images_and_scenario
-from endocil.bundle.content import Content
-from endocil.bundle.looking import MOST_PIXELS, batch_of, look
-from endocil.bundle.model import Bundle
-from endocil.bundle.unlike import unlike_scores
 from endocil.errors import EndocilError
-from endocil.predictions import read_predictions
-from endocil.run_folder import RunFolder
+from endocil.learning.features import MOST_PIXELS, batch_of, look
+from endocil.model.file import Content
+from endocil.model.out_of_distribution import unlike_scores
+from endocil.model.predictions import read_predictions
+from endocil.runs.build import images_and_scenario
+from endocil.runs.folder import RunFolder
+from endocil.runs.lifelong import Bundle
 
 NEAR = {"rtol": 1e-4, "atol": 1e-4}
 

@@ -11,16 +11,17 @@ from life import ALL_METHODS, Life, new_method
 from pictures import make_images
 
 import endocil
-from endocil.bundle.content import Content, read_content, write_content
-from endocil.bundle.manifest import LearnedClass, Manifest, Preprocessing, Version
-from endocil.bundle.model import Bundle
-from endocil.bundle.pictures import no_pictures
-from endocil.bundle.restoring import restored, settings_of
+from endocil.data.augment import DEVIATION, MEAN
+from endocil.data.batches import ImageSet
+from endocil.data.decode import RULES
 from endocil.errors import EndocilError
-from endocil.evaluation import predict, view
-from endocil.images.augment import DEVIATION, MEAN
-from endocil.images.batch import ImageSet
-from endocil.images.decode import RULES
+from endocil.learning.features import view
+from endocil.model.file import Content, read_content, write_content
+from endocil.model.manifest import LearnedClass, Manifest, Preprocessing, Version
+from endocil.model.pictures import no_pictures
+from endocil.model.predictions import predict
+from endocil.model.restore import restored, settings_of
+from endocil.runs.lifelong import Bundle
 
 NEAR = {"rtol": 1e-4, "atol": 1e-4}
 OPTIONS = {"foster": ({}, {"evaluate": "student"}, {"oofc": "az"}), "memo": ({"train_base": False},)}

@@ -8,12 +8,11 @@ import pytest
 import torch
 from sklearn.covariance import ShrunkCovariance
 
-from endocil.bundle.calibration import calibrate
-from endocil.bundle.content import Content, read_content, write_content
-from endocil.bundle.looking import Seen, look
-from endocil.bundle.model import Bundle
-from endocil.bundle.restoring import restored
-from endocil.bundle.unlike import (
+from endocil.errors import EndocilError
+from endocil.learning.features import Seen, look
+from endocil.model.calibration import calibrate
+from endocil.model.file import Content, read_content, write_content
+from endocil.model.out_of_distribution import (
     MEANS,
     MOST_FEATURES,
     SHRINKAGE,
@@ -22,7 +21,8 @@ from endocil.bundle.unlike import (
     spread_of_features,
     unlike_scores,
 )
-from endocil.errors import EndocilError
+from endocil.model.restore import restored
+from endocil.runs.lifelong import Bundle
 
 
 def features(n: int, seed: int = 0) -> torch.Tensor:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from endocil.bundle.content import read_content
+from endocil.model.file import read_content
 
 PAGE = Path(__file__).parents[2] / "docs" / "walkthrough.md"
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from endocil import EndocilError
-from endocil.bundle.work_folder import EVENTS, FACTS, LOCK, WHAT, WorkFolder
-from endocil.checkpoint import FILE
-from endocil.files import temporary_beside
+from endocil.io.files import temporary_beside
+from endocil.learning.checkpoint import FILE
+from endocil.runs.learn import EVENTS, FACTS, LOCK, WHAT, WorkFolder
 
 STEP = dict.fromkeys(WHAT, "x")
 

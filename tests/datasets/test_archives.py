@@ -14,11 +14,11 @@ from pathlib import Path
 import layouts
 import pytest
 
-from endocil.datasets import archives, extraction
-from endocil.datasets.archives import RECORD, extract
-from endocil.datasets.members import Limits
 from endocil.errors import EndocilError
-from endocil.files import temporary_beside
+from endocil.io import archives
+from endocil.io import archives as extraction
+from endocil.io.archives import RECORD, Limits, extract
+from endocil.io.files import temporary_beside
 
 JPG = layouts.PICTURES[".jpg"]
 

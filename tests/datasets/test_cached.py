@@ -6,14 +6,12 @@ import layouts
 import pytest
 from PIL import Image
 
-from endocil.audit.fingerprints import fingerprints
-from endocil.commands.data import cache
-from endocil.datasets.archives import extract
-from endocil.datasets.cached import contents
+from endocil.cli.data import cache
+from endocil.data.cache import Unfinished, contents, load_images
+from endocil.data.fingerprints import fingerprints
 from endocil.datasets.folder import load
-from endocil.files import temporary_beside
-from endocil.images.cache import load_images
-from endocil.images.unfinished import Unfinished
+from endocil.io.archives import extract
+from endocil.io.files import temporary_beside
 
 
 def test_clearing_removes_what_the_package_wrote_and_nothing_else(

@@ -6,8 +6,8 @@ from pathlib import Path
 import layouts
 import pytest
 
-from endocil.datasets.capsule_vision import load
-from endocil.datasets.xlsx import read_xlsx
+from endocil.datasets.public.capsule_vision import load
+from endocil.datasets.public.xlsx import read_xlsx
 from endocil.errors import EndocilError
 
 TRAINED = tuple(sorted(layouts.CAPSULE_VISION))

@@ -12,16 +12,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from endocil import display
-from endocil.assembly import scenario_of
-from endocil.commands import downloads
-from endocil.datasets import catalogue, hyper_kvasir
-from endocil.datasets.catalogue import CATALOGUE, as_published, describe, find
-from endocil.datasets.checking import check_archive
-from endocil.datasets.facts import Archive
+from endocil.cli import data as downloads
+from endocil.data.scenario import Scenario, keep_classes
+from endocil.data.splits import TEST, TRAIN
+from endocil.datasets.public import catalogue, hyper_kvasir
+from endocil.datasets.public.catalogue import CATALOGUE, as_published, describe, find
+from endocil.datasets.public.downloads import check_archive
+from endocil.datasets.public.facts import Archive
 from endocil.errors import EndocilError
-from endocil.scenario import TEST, TRAIN, Scenario, keep_classes
-from endocil.settings import load_settings
+from endocil.io import terminal as display
+from endocil.runs.build import scenario_of
+from endocil.runs.settings import load_settings
 
 HYPER_KVASIR_ORDER = (
     *("bbps-0-1", "bbps-2-3", "cecum", "dyed-lifted-polyps", "dyed-resection-margins", "esophagitis-a"),

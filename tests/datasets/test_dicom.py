@@ -18,14 +18,15 @@ from pydicom.encaps import encapsulate
 from pydicom.sequence import Sequence
 from pydicom.uid import ExplicitVRLittleEndian, JPEGBaseline8Bit, JPEGLSLossless, RLELossless, generate_uid
 
-from endocil.datasets import dicom, table_file
+from endocil.data import dicom as images_dicom
+from endocil.data.cache import load_images
+from endocil.data.dicom import DicomReader
+from endocil.data.frame import cropped
+from endocil.data.table import UnreadableImageError
+from endocil.datasets import csv as table_file
+from endocil.datasets import dicom
 from endocil.datasets.dicom import load
 from endocil.errors import EndocilError
-from endocil.images import dicom as images_dicom
-from endocil.images.cache import load_images
-from endocil.images.dicom import DicomReader
-from endocil.images.frame import cropped
-from endocil.images.table import UnreadableImageError
 
 NAME, NUMBER, BORN = "Secret^Somebody", "PAT-884213", "19610713"
 RAMP = np.arange(16, dtype=np.uint8).reshape(4, 4) * 17  # 0 to 255

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from endocil.data.cache import load_images
 from endocil.datasets.folder import load, load_any
 from endocil.errors import EndocilError
-from endocil.images.cache import load_images
 
 HYPER_KVASIR = (
     "lower-gi-tract/anatomical-landmarks/cecum/b.jpg",

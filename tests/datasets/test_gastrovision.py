@@ -5,9 +5,9 @@ from pathlib import Path
 import layouts
 import pytest
 
-from endocil.datasets.gastrovision import load
+from endocil.data.table import ImageTable
+from endocil.datasets.public.gastrovision import load
 from endocil.errors import EndocilError
-from endocil.images.table import ImageTable
 
 PARTS = ("train", "test", "validation", "train", "validation", "train", "test", "")
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import layouts
 import pytest
 
+from endocil.data.cache import load_images
+from endocil.data.table import ImageTable
 from endocil.datasets import load_table
-from endocil.datasets.hyper_kvasir import load
+from endocil.datasets.public.hyper_kvasir import load
 from endocil.errors import EndocilError
-from endocil.images.cache import load_images
-from endocil.images.table import ImageTable
 
 
 def same(table: ImageTable) -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 import layouts
 import pytest
 
-from endocil.datasets.kvasir_capsule import load
-from endocil.images.table import ImageTable
+from endocil.data.table import ImageTable
+from endocil.datasets.public.kvasir_capsule import load
 
 
 def same(table: ImageTable) -> None:

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from endocil.datasets.folder import load
-from endocil.datasets.subset import convert, quarter_means, read_list, rebuild
+from endocil.datasets.public.subset import convert, quarter_means, read_list, rebuild
 from endocil.errors import EndocilError
-from endocil.files import read_csv
+from endocil.io.files import read_csv
 
 LIST = Path(__file__).parents[2] / "experiments" / "hyper-kvasir-part.csv"
 PATHS = ("lower-gi-tract/findings/polyps/a.jpg", "upper-gi-tract/landmarks/z-line/b.jpg")

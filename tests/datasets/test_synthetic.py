@@ -14,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.preprocessing import StandardScaler
 
+from endocil.data.table import UnreadableImageError
 from endocil.datasets.synthetic import (
     CLASSES,
     DEVICES,
@@ -26,7 +27,6 @@ from endocil.datasets.synthetic import (
 from endocil.datasets.synthetic.loader import BY_FREQUENCY, long_tailed_counts
 from endocil.datasets.synthetic.picture import IMAGES_PER_PATIENT, device_of
 from endocil.errors import EndocilError
-from endocil.images.table import UnreadableImageError
 
 SOME = [("polyp", 0), ("stool", 17), ("z-line", 5)]
 
@@ -175,7 +175,7 @@ def test_the_fingerprint_changes_with_the_seed_and_the_ids(monkeypatch: pytest.M
     assert first == SyntheticReader(0).fingerprint(ids)
     assert first != SyntheticReader(1).fingerprint(ids)
     assert first != SyntheticReader(0).fingerprint(("polyp/00001.png",))
-    monkeypatch.setattr("endocil.datasets.synthetic.loader.RENDERER_VERSION", 10_000)
+    monkeypatch.setattr("endocil.datasets.synthetic.picture.RENDERER_VERSION", 10_000)
     assert first != SyntheticReader(0).fingerprint(ids)
 
 

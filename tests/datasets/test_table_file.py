@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from endocil.datasets.table_file import load
+from endocil.data.cache import load_images
+from endocil.data.frame import cropped
+from endocil.datasets.csv import load
 from endocil.errors import EndocilError
-from endocil.images.cache import load_images
-from endocil.images.frame import cropped
 from endocil.registry import check_options
 
 

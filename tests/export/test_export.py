@@ -14,12 +14,12 @@ from life import ALL_METHODS
 from pictures import make_images
 from untrained import CLASSES, untrained, write_untrained
 
-from endocil import export as exporting
-from endocil.bundle.content import read_content, write_content
-from endocil.bundle.model import Bundle
 from endocil.errors import EndocilError
-from endocil.export import export
-from endocil.notice import NOTICE
+from endocil.model import onnx as exporting
+from endocil.model.disclaimer import NOTICE
+from endocil.model.file import read_content, write_content
+from endocil.model.onnx import export
+from endocil.runs.lifelong import Bundle
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")

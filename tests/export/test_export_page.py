@@ -12,10 +12,9 @@ from untrained import write_untrained
 pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
-from endocil.bundle.model import Bundle  # noqa: E402
-from endocil.export import export  # noqa: E402
-from endocil.export.describing import FRAME  # noqa: E402
-from endocil.images.frame import find_view  # noqa: E402
+from endocil.data.frame import find_view  # noqa: E402
+from endocil.model.onnx import FRAME, export  # noqa: E402
+from endocil.runs.lifelong import Bundle  # noqa: E402
 
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text("utf-8")
 (EXAMPLE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)

@@ -10,8 +10,8 @@ import tomli_w
 import torch
 from safetensors.torch import save_file
 
-from endocil.metrics import summarise
-from endocil.predictions import Predictions, write_predictions
+from endocil.metrics.metrics import summarise
+from endocil.model.predictions import Predictions, write_predictions
 
 CLASSES = ("cecum", "polyps", "pylorus", "z-line")
 SIZES = (2, 1, 1)

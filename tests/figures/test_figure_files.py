@@ -10,13 +10,15 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 from records import keep_features, settings_of, write_run
 
-from endocil.commands.figures import PictureFormat, figures
+from endocil.cli.reports import PictureFormat, figures
 from endocil.errors import EndocilError
-from endocil.figures import drawing, embedding, gallery
-from endocil.figures.catalogue import KINDS, NAMES
-from endocil.figures.material import Material, NotDrawnError
-from endocil.figures.style import COLOURS, line_style
-from endocil.report import RunRecord, read_run
+from endocil.reports.figures import catalogue as drawing
+from endocil.reports.figures import counts as gallery
+from endocil.reports.figures import embedding
+from endocil.reports.figures.catalogue import KINDS, NAMES
+from endocil.reports.figures.material import Material, NotDrawnError
+from endocil.reports.figures.style import COLOURS, line_style
+from endocil.runs.records import RunRecord, read_run
 
 DOCS = Path(__file__).parents[2] / "docs" / "figures.md"
 WITHOUT_UMAP = [name for name in NAMES if name not in ("umap", "density")]
@@ -185,7 +187,7 @@ def test_a_missing_matplotlib_is_one_line_that_names_the_extra(tmp_path: Path) -
         "import sys, importlib.util as util; found = util.find_spec\n"
         "util.find_spec = lambda name, *more: None if name == 'matplotlib' else found(name, *more)\n"
         "sys.argv = ['endocil', 'figures', '--list']\n"
-        "from endocil.cli import main; main()"
+        "from endocil.cli.main import main; main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1

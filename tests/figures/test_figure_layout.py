@@ -13,12 +13,19 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from records import keep_features, settings_of, write_run
 
-from endocil.figures import embedding
-from endocil.figures.catalogue import KINDS, Kind
-from endocil.figures.fitting import fit, lines_of
-from endocil.figures.material import Material
-from endocil.figures.style import headline, legend_below, new_figure, small_multiples, styled
-from endocil.report import RunRecord, read_run
+from endocil.reports.figures import embedding
+from endocil.reports.figures.catalogue import KINDS, Kind
+from endocil.reports.figures.material import Material
+from endocil.reports.figures.style import (
+    fit,
+    headline,
+    legend_below,
+    lines_of,
+    new_figure,
+    small_multiples,
+    styled,
+)
+from endocil.runs.records import RunRecord, read_run
 
 DPI = 90
 LONG_NAMES = (

@@ -7,14 +7,19 @@ import pytest
 import torch
 from records import CLASSES, EPOCHS, keep_features, predictions_of, settings_of, write_run
 
-from endocil.datasets.catalogue import CATALOGUE
-from endocil.figures import accuracy, calibration, counts, discrepancy, growth, losses, matrices, traces
-from endocil.figures.features import fixed_features
-from endocil.figures.lines import curve_of
-from endocil.figures.material import Material, NotDrawnError, families
-from endocil.metrics import accuracy as accuracy_of
-from endocil.report import read_run
-from endocil.selection import select_by_mmd, squared_mmd
+from endocil.components.selection import select_by_mmd, squared_mmd
+from endocil.datasets.public.catalogue import CATALOGUE
+from endocil.metrics.metrics import accuracy as accuracy_of
+from endocil.reports.figures import counts, losses, matrices
+from endocil.reports.figures import epochs as growth
+from endocil.reports.figures import features as discrepancy
+from endocil.reports.figures import lines as accuracy
+from endocil.reports.figures import losses as traces
+from endocil.reports.figures import reliability as calibration
+from endocil.reports.figures.features import fixed_features
+from endocil.reports.figures.lines import curve_of
+from endocil.reports.figures.material import Material, NotDrawnError, families
+from endocil.runs.records import read_run
 
 
 def material(*folders: Path) -> Material:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from endocil.data.table import UnreadableImageError
 from endocil.errors import EndocilError
-from endocil.images.table import UnreadableImageError
 
 IDS = [str(i) for i in range(300)]  # enough for processes to be used
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from endocil.data.augment import DEVIATION, MEAN, Augmentation, draw_crops, normalise
 from endocil.errors import EndocilError
-from endocil.images.augment import DEVIATION, MEAN, Augmentation, draw_crops, normalise
 
 
 def pixels(n: int = 7, size: int = 12) -> Tensor:
@@ -82,7 +82,7 @@ def test_crops_equal_cutting_out_and_enlarging_each_image() -> None:
 
 
 def test_a_crop_of_the_whole_image_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("endocil.images.augment.RATIOS", (1.0, 1.0))
+    monkeypatch.setattr("endocil.data.augment.RATIOS", (1.0, 1.0))
     cropped = Augmentation(crop=True, crop_scale=(1.0, 1.0))(pixels(), generator())
     assert torch.equal(cropped, Augmentation()(pixels(), generator()))
 

@@ -5,9 +5,9 @@ import torch
 from pictures import make_images
 
 from endocil import EndocilError
-from endocil.images.augment import Augmentation
-from endocil.images.batch import ImageSet, cut, plain_batches, training_batches
-from endocil.randomness import generator
+from endocil.data.augment import Augmentation
+from endocil.data.batches import ImageSet, cut, plain_batches, training_batches
+from endocil.data.seeding import generator
 
 CPU = torch.device("cpu")
 

@@ -14,11 +14,11 @@ import pytest
 import torch
 from PIL import Image
 
+from endocil.data import cache
+from endocil.data.cache import Images, load_images
+from endocil.data.decode import FileReader
+from endocil.data.table import ImageTable, Reader, UnreadableImageError
 from endocil.errors import EndocilError
-from endocil.images import cache
-from endocil.images.cache import Images, load_images
-from endocil.images.decode import FileReader
-from endocil.images.table import ImageTable, Reader, UnreadableImageError
 
 SIZE = 8
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from endocil import opening
+from endocil.data import decode as decoding
+from endocil.data.decode import FileReader, decode, decode_whole
+from endocil.data.table import UnreadableImageError
 from endocil.errors import EndocilError
-from endocil.images import decode as decoding
-from endocil.images.decode import FileReader, decode, decode_whole
-from endocil.images.table import UnreadableImageError
+from endocil.io import files as opening
 
 
 def picture(width: int = 60, height: int = 40) -> Image.Image:

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from endocil.images import direct
-from endocil.images.direct import PAGE, GrowingFile, aligned
+from endocil.data import readers as direct
+from endocil.data.readers import PAGE, GrowingFile, aligned
 
 BUFFER = 2**20
 

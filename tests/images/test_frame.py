@@ -8,10 +8,10 @@ import pytest
 from pictures import NoReader
 from PIL import Image, ImageDraw
 
+from endocil.data.decode import FileReader, file_of
+from endocil.data.frame import cropped, find_view, largest_area
+from endocil.data.table import ImageTable, UnreadableImageError
 from endocil.errors import EndocilError
-from endocil.images.decode import FileReader, file_of
-from endocil.images.frame import cropped, find_view, largest_area
-from endocil.images.table import ImageTable, UnreadableImageError
 
 SHAPES = ("ellipse", "octagon", "rectangle")
 

@@ -5,8 +5,8 @@ import sys
 import pytest
 from damaged import bombs, damaged, pictures, run
 
-from endocil.images.decode import decode
-from endocil.images.table import UnreadableImageError
+from endocil.data.decode import decode
+from endocil.data.table import UnreadableImageError
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from readers import IDS, PythonReader, ThreadReader
 
-from endocil.datasets.table_file import Renamed
+from endocil.data.readers import read_in_chunks
+from endocil.datasets.csv import Renamed
 from endocil.errors import EndocilError
-from endocil.images.reading import read_in_chunks
 
 
 def read_all(reader: PythonReader, workers: int) -> tuple[np.ndarray, list[tuple[str, str]]]:
@@ -54,7 +54,7 @@ def test_a_process_that_dies_is_an_error_and_not_a_wait() -> None:
 
 SCRIPT = """
 from readers import PythonReader, IDS
-from endocil.images.reading import read_in_chunks
+from endocil.data.readers import read_in_chunks
 print("the script runs")
 chunks = list(read_in_chunks(PythonReader(), IDS, 4, 2))
 assert sum(len(pixels) for pixels, _ in chunks) == 300

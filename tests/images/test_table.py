@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from endocil.data.table import ImageTable
 from endocil.errors import EndocilError
-from endocil.images.table import ImageTable
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,5 @@ def test_the_digest_changes_with_ids_files_and_size_but_not_with_labels() -> Non
 
 
 def test_the_table_and_the_readers_do_not_import_torch() -> None:
-    code = (
-        "import sys; import endocil.images.decode, endocil.images.reading; sys.exit('torch' in sys.modules)"
-    )
+    code = "import sys; import endocil.data.decode, endocil.data.readers; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

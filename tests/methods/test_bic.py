@@ -13,13 +13,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from endocil import EndocilError
-from endocil.images.augment import Augmentation
-from endocil.images.batch import Batch, ImageSet
-from endocil.images.cache import Images
+from endocil.data.augment import Augmentation
+from endocil.data.batches import Batch, ImageSet
+from endocil.data.cache import Images
+from endocil.data.scenario import Task
+from endocil.learning.training import fit
 from endocil.methods import method_options
+from endocil.methods.base import Phase, Schedule, TaskData
 from endocil.methods.bic import Correction, Corrections
-from endocil.methods.method import Phase, Schedule, Task, TaskData
-from endocil.training import fit
 
 
 def batch_of(images: Tensor, labels: list[int]) -> Batch:

@@ -8,12 +8,13 @@ import pytest
 import torch
 from life import ALL_METHODS, Life, Lives, differing, new_method, state_of
 
-from endocil.gradients import GradientRule
-from endocil.images.augment import Augmentation
-from endocil.images.batch import ImageSet, training_batches
-from endocil.images.cache import Images
-from endocil.methods.method import Phase, Task, TaskData
-from endocil.training import fit, only_training
+from endocil.components.gradients import GradientRule
+from endocil.data.augment import Augmentation
+from endocil.data.batches import ImageSet, training_batches
+from endocil.data.cache import Images
+from endocil.data.scenario import Task
+from endocil.learning.training import fit, only_training
+from endocil.methods.base import Phase, TaskData
 
 Grown = Callable[[int], tuple[Life, Task, TaskData]]
 

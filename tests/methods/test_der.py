@@ -11,11 +11,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from endocil import EndocilError
-from endocil.images.batch import Batch, ImageSet, cut
-from endocil.images.cache import Images
-from endocil.methods import build_method, method_options, moves
+from endocil.data.batches import Batch, ImageSet, cut
+from endocil.data.cache import Images
+from endocil.data.scenario import Task
+from endocil.methods import build_method, method_options
+from endocil.methods import common as moves
+from endocil.methods.base import Method, Schedule, TaskData, shared_schedule
 from endocil.methods.der import auxiliary_labels
-from endocil.methods.method import Method, Schedule, Task, TaskData, shared_schedule
 from endocil.networks import build_backbone
 
 TASKS = (Task(0, 0, 2), Task(1, 2, 1), Task(2, 3, 3))

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from endocil import EndocilError, Outcome, distillation
-from endocil.images.batch import Batch, ImageSet
-from endocil.images.cache import Images
+from endocil.data.batches import Batch, ImageSet
+from endocil.data.cache import Images
+from endocil.data.scenario import Task
 from endocil.methods import dgr, method_options
+from endocil.methods.base import Phase, Schedule, TaskData
 from endocil.methods.dgr import DGR, row_weights
-from endocil.methods.method import Phase, Schedule, Task, TaskData
 
 SIZES, QUOTA, STEPS, RATE, MOMENTUM, DECAY = (2, 1, 3), 5, 4, 0.1, 0.9, 5e-4
 

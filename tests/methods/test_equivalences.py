@@ -8,12 +8,11 @@ import torch
 from life import Life, differing, new_method, state_of
 from torch import Tensor, nn
 
-from endocil.evaluation import predict
-from endocil.images.batch import ImageSet
-from endocil.images.cache import Images
+from endocil.data.batches import ImageSet
+from endocil.data.cache import Images
+from endocil.data.splits import TEST
+from endocil.model.predictions import Predictions, predict
 from endocil.networks import LastBlocks, WholeBranches, build_backbone, side_by_side
-from endocil.predictions import Predictions
-from endocil.scenario import TEST
 
 NETWORK = ("backbone.", "classifier.")
 

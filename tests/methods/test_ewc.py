@@ -11,11 +11,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from endocil import EndocilError
-from endocil.images.batch import Batch, ImageSet, training_batches
-from endocil.images.cache import Images
+from endocil.data.batches import Batch, ImageSet, training_batches
+from endocil.data.cache import Images
+from endocil.data.scenario import Task
 from endocil.methods import method_options
+from endocil.methods.base import Phase, Schedule, TaskData
 from endocil.methods.ewc import EWC, penalty
-from endocil.methods.method import Phase, Schedule, Task, TaskData
 
 CPU = torch.device("cpu")
 

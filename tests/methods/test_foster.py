@@ -9,13 +9,14 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from endocil import EndocilError, class_balanced_weights, distillation
-from endocil.images.augment import Augmentation
-from endocil.images.batch import Batch, ImageSet
-from endocil.images.cache import Images
+from endocil.data.augment import Augmentation
+from endocil.data.batches import Batch, ImageSet
+from endocil.data.cache import Images
+from endocil.data.scenario import Task
+from endocil.learning.training import fit
 from endocil.methods import method_options
+from endocil.methods.base import Phase, Schedule, TaskData
 from endocil.methods.foster import FOSTER, balanced_distillation
-from endocil.methods.method import Phase, Schedule, Task, TaskData
-from endocil.training import fit
 
 WIDTH = 64  # features of the tests' backbone
 COUNTS = [

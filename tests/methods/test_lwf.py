@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from endocil import EndocilError
-from endocil.images.batch import Batch, ImageSet, training_batches
-from endocil.images.cache import Images
+from endocil.data.batches import Batch, ImageSet, training_batches
+from endocil.data.cache import Images
+from endocil.data.scenario import Task
 from endocil.methods import method_options
-from endocil.methods.method import Phase, Schedule, Task
+from endocil.methods.base import Phase, Schedule
 
 
 def in_second_task(life: Life) -> tuple[Task, Phase]:

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from endocil import EndocilError
-from endocil.images.batch import Batch, ImageSet, cut
-from endocil.images.cache import Images
+from endocil.data.batches import Batch, ImageSet, cut
+from endocil.data.cache import Images
+from endocil.data.scenario import Task
+from endocil.learning.training import only_training
 from endocil.methods import build_method, method_options
+from endocil.methods.base import Method, Phase, Schedule, TaskData, shared_schedule
 from endocil.methods.memo import MEMO
-from endocil.methods.method import Method, Phase, Schedule, Task, TaskData, shared_schedule
 from endocil.networks import build_backbone
-from endocil.training import only_training
 
 TASKS = (Task(0, 0, 2), Task(1, 2, 1), Task(2, 3, 3))
 GENERAL = ("conv1", "bn1", "layer1", "layer2", "layer3")

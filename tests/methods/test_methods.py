@@ -8,11 +8,13 @@ from life import QUOTA, Life, Lives, differing, new_method, state_of
 from torch.nn import functional
 
 from endocil import EndocilError, class_balanced_weights
-from endocil.gradients import CalibratedGradient
-from endocil.images.batch import Batch
-from endocil.images.cache import Images
-from endocil.methods import method_options, moves
-from endocil.methods.method import Schedule, Task, shared_schedule
+from endocil.components.gradients import CalibratedGradient
+from endocil.data.batches import Batch
+from endocil.data.cache import Images
+from endocil.data.scenario import Task
+from endocil.methods import common as moves
+from endocil.methods import method_options
+from endocil.methods.base import Schedule, shared_schedule
 
 
 def lived(images: Images, folder: Path, name: str, *, select: str | None = None, **options: object) -> Life:

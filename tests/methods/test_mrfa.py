@@ -10,13 +10,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from endocil import EndocilError
-from endocil.images.batch import Batch, ImageSet
-from endocil.images.cache import Images
-from endocil.methods import method_options, moves
-from endocil.methods.method import Schedule, Task, TaskData
+from endocil.data.batches import Batch, ImageSet
+from endocil.data.cache import Images
+from endocil.data.scenario import Task
+from endocil.data.seeding import generator
+from endocil.learning.training import only_training
+from endocil.methods import common as moves
+from endocil.methods import method_options
+from endocil.methods.base import Schedule, TaskData
 from endocil.methods.mrfa import MRFA, SITES
-from endocil.randomness import generator
-from endocil.training import only_training
 
 KEY = (0, 1, 0, 0, 0)  # seed, task, phase, epoch, step: one whose numbers reach every site
 LABELS = torch.tensor([0, 3, 1, 0, 2, 1, 1, 0, 3, 2])  # two old classes, two new ones

@@ -10,11 +10,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from endocil import EndocilError
-from endocil.images.batch import Batch, ImageSet, training_batches
-from endocil.images.cache import Images
-from endocil.methods import method_options, moves
-from endocil.methods.method import Phase, Schedule, Task
-from endocil.training import fit
+from endocil.data.batches import Batch, ImageSet, training_batches
+from endocil.data.cache import Images
+from endocil.data.scenario import Task
+from endocil.learning.training import fit
+from endocil.methods import common as moves
+from endocil.methods import method_options
+from endocil.methods.base import Phase, Schedule
 
 
 def in_second_task(life: Life) -> tuple[Task, Phase]:

@@ -8,13 +8,14 @@ from pictures import TINY
 from typer.testing import CliRunner
 
 import endocil
-from endocil.cli import _application
+from endocil.cli.main import _application
 from endocil.errors import EndocilError
-from endocil.figures import catalogue
-from endocil.publishing import publish, writing
-from endocil.report import read_run
-from endocil.report.class_table import class_table
-from endocil.report.grouping import digest, groups
+from endocil.reports import publish as writing
+from endocil.reports.averages import class_table
+from endocil.reports.figures import catalogue
+from endocil.reports.publish import publish
+from endocil.runs.experiments import digest, groups
+from endocil.runs.records import read_run
 
 FORMS = ("csv", "md", "tex")
 

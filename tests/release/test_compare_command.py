@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from endocil.bundle.content import Content, read_content, write_content
-from endocil.bundle.model import Bundle
-from endocil.cli import main
+from endocil.cli.main import main
 from endocil.datasets.synthetic import load
 from endocil.errors import EndocilError
-from endocil.release.examining import examine, read_test
+from endocil.model.file import Content, read_content, write_content
 from endocil.release.page import gate_page
+from endocil.release.versions import examine, read_test
+from endocil.runs.lifelong import Bundle
 
 LIMITS = """
 [every_class]
@@ -170,7 +170,7 @@ def test_whatever_goes_wrong_ends_with_status_2(
         def fails(*_: object, failure: BaseException = failure, **__: object) -> None:
             raise failure
 
-        monkeypatch.setattr("endocil.release.examining.examine", fails)
+        monkeypatch.setattr("endocil.release.versions.examine", fails)
         assert compare(tiny_bundle, tiny_bundle, sorted_images) == status
 
 

@@ -6,12 +6,11 @@ import torch
 from scipy import stats
 from sklearn.metrics import f1_score, recall_score
 
-from endocil.bundle.calibration import calibration_error
 from endocil.errors import EndocilError
-from endocil.release.comparing import Comparison, compare
-from endocil.release.reliability import calibration_measure, errors_by_chance, reliability
+from endocil.metrics.statistics import observed
+from endocil.model.calibration import calibration_error
+from endocil.release.compare import Comparison, calibration_measure, compare, errors_by_chance, reliability
 from endocil.release.versions import Labelled, Said, Versions, side_by_side
-from endocil.statistics import observed
 
 OLD, NEW = ("a", "b"), ("a", "b", "c")
 

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from endocil.errors import EndocilError
-from endocil.release.comparing import Comparison, compare
-from endocil.release.gate import Check, judge
-from endocil.release.rules import Rules, read_rules
+from endocil.release.compare import Comparison, compare
+from endocil.release.gate import Check, Rules, judge, read_rules
 from endocil.release.versions import Labelled, Said, side_by_side
 
 ROOT = Path(__file__).parents[2]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import optimize, stats
 
-from endocil.release.drawing import Drawn
-from endocil.release.intervals import Change, Distance, Share, effective_number, tango, wilson
+from endocil.metrics.intervals import Change, Distance, Share, effective_number, tango, wilson
+from endocil.metrics.statistics import percentile_interval
+from endocil.release.compare import Drawn
 from endocil.release.versions import Labelled, Said, side_by_side
-from endocil.statistics import percentile_interval
 
 NOTHING = np.full(3, np.nan)  # resamples that tell nothing
 

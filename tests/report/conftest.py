@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import tomli_w
 
-from endocil.metrics import summarise
-from endocil.predictions import Predictions
+from endocil.metrics.metrics import summarise
+from endocil.model.predictions import Predictions
 
 CLASSES = (
     "barretts", "bbps-0-1", "bbps-2-3", "cecum", "dyed-lifted-polyps", "dyed-resection-margins",

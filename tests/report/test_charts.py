@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from endocil.report.svg import Axis, Series, line_chart, linear_axis, log_axis, sample
+from endocil.html.charts import Axis, Series, line_chart, linear_axis, log_axis, sample
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,16 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from endocil.cli import _application
+from endocil.cli.main import _application
 from endocil.errors import EndocilError
-from endocil.metrics import TABLE_METRICS, summarise
-from endocil.predictions import Predictions, write_predictions
-from endocil.report import read_run
-from endocil.report.comparing import examine, interval_note, interval_table, source_table, versus
-from endocil.report.grouping import groups
-from endocil.report.sentences import what_is_seen
-from endocil.report.tables import Spread
-from endocil.statistics import observed
+from endocil.metrics.metrics import TABLE_METRICS, summarise
+from endocil.metrics.statistics import observed
+from endocil.model.predictions import Predictions, write_predictions
+from endocil.reports.comparisons import examine, interval_note, interval_table, source_table, versus
+from endocil.reports.ranking import what_is_seen
+from endocil.reports.tables import Spread
+from endocil.runs.experiments import groups
+from endocil.runs.records import read_run
 
 MakeRun = Callable[..., Path]
 NAMES = ("a", "b", "c", "d", "e")

@@ -7,15 +7,13 @@ from typing import Any
 import pytest
 from report.conftest import CLASSES, TASK_SIZES, _predictions
 
-from endocil.metrics import summarise
-from endocil.predictions import write_predictions
-from endocil.report import read_run
-from endocil.report.comparing import Versus
-from endocil.report.contest import Contest, contest, examined_or_none
-from endocil.report.contest_words import elsewhere, told_apart
-from endocil.report.grouping import Group, groups
-from endocil.report.sections import sources
-from endocil.report.sentences import told
+from endocil.metrics.metrics import summarise
+from endocil.model.predictions import write_predictions
+from endocil.reports.comparisons import Versus
+from endocil.reports.ranking import Contest, contest, elsewhere, examined_or_none, told, told_apart
+from endocil.reports.sections import sources
+from endocil.runs.experiments import Group, groups
+from endocil.runs.records import read_run
 
 MakeRun = Callable[..., Path]
 Verdict = tuple[str, str, float, float]  # method, metric, the method minus the best, adjusted p

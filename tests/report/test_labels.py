@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from endocil.report import label, read_run
-from endocil.report.grouping import digest, groups, labels
-from endocil.report.names import data_label, portable
+from endocil.runs.experiments import data_label, digest, groups, label, labels, portable
+from endocil.runs.records import read_run
 
 MakeRun = Callable[..., Path]
 MakeSettings = Callable[..., dict[str, Any]]

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from endocil.report.latex import escaped, latex
-from endocil.report.tables import Column, Spread, Table
+from endocil.reports.latex import escaped, latex
+from endocil.reports.tables import Column, Spread, Table
 
 TABLE = Table(
     "Results of 50 % & more_of #1 {a}~b^c\\d",

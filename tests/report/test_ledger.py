@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from endocil.errors import EndocilError
-from endocil.report import AlreadyInLedgerError, add_to_ledger, find_in_ledger, read_run
-from endocil.report.ledger import read_ledger
+from endocil.reports.ledger import AlreadyInLedgerError, add_to_ledger, find_in_ledger, read_ledger
+from endocil.runs.records import read_run
 
 MakeRun = Callable[..., Path]
 MakeSettings = Callable[..., dict[str, Any]]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from endocil.errors import EndocilError
-from endocil.report import Table, ablation_table, add_to_ledger, costs_table, insert_tables, ledger_table
-from endocil.report.ledger import read_ledger
-from endocil.report.names import DASH
-from endocil.report.tables import Column, Spread
+from endocil.reports.ledger import add_to_ledger, insert_tables, read_ledger
+from endocil.reports.ledger_tables import ablation_table, costs_table, ledger_table
+from endocil.reports.tables import Column, Spread, Table
+from endocil.runs.experiments import DASH
 
 MakeRun = Callable[..., Path]
 TABLE = Table("", (Column("method", "Method"), Column("acc", "Acc", True, "max")), (("icarl", Spread(50.0)),))

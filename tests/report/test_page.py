@@ -16,12 +16,12 @@ import pytest
 from endocil.datasets.synthetic import render
 from endocil.errors import EndocilError
 from endocil.methods import METHODS as METHODS_THERE
-from endocil.metrics import METRICS
-from endocil.report import read_run, write_page
-from endocil.report.averages import class_rates, confusions, per_class
-from endocil.report.gallery import MOST_PICTURES, PER_CLASS, Exemplar, room_for
-from endocil.report.grouping import groups
-from endocil.report.names import DASH
+from endocil.metrics.metrics import METRICS
+from endocil.reports.averages import class_rates, confusions, per_class
+from endocil.reports.gallery import MOST_PICTURES, PER_CLASS, Exemplar, room_for
+from endocil.reports.page import write_page
+from endocil.runs.experiments import DASH, groups
+from endocil.runs.records import read_run
 
 MakeRun = Callable[..., Path]
 MakeMetrics = Callable[..., dict[str, Any]]

@@ -7,9 +7,9 @@ import pytest
 from pictures import TINY
 from typer.testing import CliRunner
 
-from endocil import experiment
-from endocil.cli import _application
+from endocil.cli.main import _application
 from endocil.errors import EndocilError
+from endocil.runs import run as experiment
 
 MakeRun = Callable[..., Path]
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from endocil.report import Table, comparison, read_run
-from endocil.report.names import DASH
-from endocil.report.tables import Column, Spread, spread
+from endocil.reports.tables import Column, Spread, Table, comparison, spread
+from endocil.runs.experiments import DASH
+from endocil.runs.records import read_run
 
 MakeRun = Callable[..., Path]
 COLUMNS = (Column("method", "Method"), Column("acc", "Acc", True, "max"), Column("af", "AF", True, "min"))

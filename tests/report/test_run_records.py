@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from endocil.errors import EndocilError
-from endocil.report import read_run
+from endocil.runs.records import read_run
 
 MakeRun = Callable[..., Path]
 

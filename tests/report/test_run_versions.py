@@ -12,13 +12,12 @@ import tomli_w
 from report.conftest import CLASSES, TASK_SIZES, _predictions
 from typer.testing import CliRunner
 
-from endocil.cli import _application
-from endocil.figures.material import Material
-from endocil.metrics import summarise
-from endocil.predictions import write_predictions
-from endocil.recorded import completed, read_runs
-from endocil.report import read_run
-from endocil.report.grouping import groups
+from endocil.cli.main import _application
+from endocil.metrics.metrics import summarise
+from endocil.model.predictions import write_predictions
+from endocil.reports.figures.material import Material
+from endocil.runs.experiments import groups
+from endocil.runs.records import completed, read_run, read_runs
 
 MakeRun = Callable[..., Path]
 MakeSettings = Callable[..., dict[str, Any]]
@@ -70,7 +69,7 @@ def test_figures_draw_them_as_one_line(
 ) -> None:
     drawn: list[Material] = []
     monkeypatch.setattr(
-        "endocil.figures.drawing.draw_all", lambda material, *_: drawn.append(material) or iter(())
+        "endocil.reports.figures.catalogue.draw_all", lambda material, *_: drawn.append(material) or iter(())
     )
     _command("figures", *two_versions, "-o", tmp_path / "figures")
     [group] = groups(drawn[0].runs)

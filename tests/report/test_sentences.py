@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from endocil.report import read_run, told_by_seeds
-from endocil.report.grouping import groups
-from endocil.report.sentences import what_is_seen, what_was_run
+from endocil.reports.comparisons import told_by_seeds
+from endocil.reports.ranking import what_is_seen, what_was_run
+from endocil.runs.experiments import groups
+from endocil.runs.records import read_run
 
 MakeRun = Callable[..., Path]
 MakeMetrics = Callable[..., dict[str, Any]]

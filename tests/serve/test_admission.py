@@ -9,9 +9,9 @@ from serve.conftest import form
 from starlette.testclient import TestClient
 
 import endocil.serve
-from endocil.commands.serve import serve
+from endocil.cli.serve import serve
 from endocil.errors import EndocilError
-from endocil.serve.tokens import is_local, refuse_open_doors, token_from
+from endocil.serve.guard import is_local, refuse_open_doors, token_from
 
 TOKEN = "a-token-that-is-long-enough"
 PATHS = (

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from endocil.serve.engine import Engine
-from endocil.serve.refusals import Refusal
+from endocil.serve.limits import Refusal
 
 
 def pictures(n: int, shade: int = 0) -> torch.Tensor:

@@ -14,7 +14,7 @@ from serve.conftest import Told, form
 from starlette.testclient import TestClient
 from untrained import untrained, write_untrained
 
-from endocil.bundle.content import write_content
+from endocil.model.file import write_content
 from endocil.serve.logs import Log, ServerRecords
 
 PREDICT, MODEL = "/api/v1/predict", "/api/v1/models/model-1"

@@ -14,7 +14,7 @@ from serve.conftest import Told, form, png, queued, until
 from starlette.testclient import TestClient
 from untrained import CLASSES, write_untrained
 
-from endocil.bundle.model import Bundle
+from endocil.runs.lifelong import Bundle
 from endocil.serve.models import ask
 
 NOTICE = "Research software, not for clinical use."

@@ -13,7 +13,7 @@ from serve.conftest import Running, form, png, queued, until
 from serve.test_attacks import bomb, code
 from starlette.testclient import TestClient
 
-from endocil.notice import NOTICE
+from endocil.model.disclaimer import NOTICE
 from endocil.serve import service as serving_service
 from endocil.serve.guard import HEADERS
 from endocil.serve.limits import Limits
@@ -168,7 +168,7 @@ def test_large_pictures_go_in_more_passes_and_each_is_counted(
 ) -> None:
     import torch
 
-    from endocil.bundle import looking
+    from endocil.model import inference as looking
 
     monkeypatch.setattr(looking, "MOST_PIXELS", 3 * 32 * 32)
     sizes = list[int]()

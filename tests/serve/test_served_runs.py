@@ -7,7 +7,8 @@ import pytest
 from report.conftest import metrics_of, settings_of, write_run
 from starlette.testclient import TestClient
 
-from endocil.report import read_run, write_page
+from endocil.reports.page import write_page
+from endocil.runs.records import read_run
 from endocil.serve import runs as serving_runs
 
 METRICS = '{"classes": ["a", "b"], "task_sizes": [1, 1], "softmax": {"acc_last": 71.5}}'

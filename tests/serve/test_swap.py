@@ -17,7 +17,7 @@ from serve.conftest import Running, damaged_tiff, form, until
 from starlette.testclient import TestClient
 from untrained import untrained, write_untrained
 
-from endocil.bundle.content import Content, read_content, write_content
+from endocil.model.file import Content, read_content, write_content
 from endocil.serve import models
 
 PREDICT, MODEL = "/api/v1/predict", "/api/v1/models/model-1"

@@ -6,7 +6,7 @@ import threading
 import pytest
 from serve.test_engine import lived
 
-from endocil.serve.turns import Turns
+from endocil.serve.engine import Turns
 
 
 def test_a_small_request_is_not_behind_a_large_one() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from endocil import run
-from endocil.sweep.worker import Job
+from endocil.runs.sweep.worker import Job
 
 
 @pytest.fixture
@@ -19,4 +19,4 @@ def _runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
             run(job.settings, job.folder)
         return 0
 
-    monkeypatch.setattr("endocil.sweep.worker._attempt", attempt)
+    monkeypatch.setattr("endocil.runs.sweep.worker._attempt", attempt)

@@ -13,10 +13,9 @@ from PIL import Image
 from small import SMALL, runs_in
 
 from endocil import EndocilError
-from endocil.commands.ledger import add
-from endocil.sweep.file import read_sweep
-from endocil.sweep.folder import SweepFolder
-from endocil.sweep.plan import plan
+from endocil.cli.ledger import add
+from endocil.runs.sweep.plan import plan, read_sweep
+from endocil.runs.sweep.sweep import SweepFolder
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="locks of POSIX")
 

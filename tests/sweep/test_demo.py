@@ -8,8 +8,8 @@ import pytest
 from commands import endocil
 from small import results, runs_in
 
-from endocil.report.runs import read_run
-from endocil.sweep.plan import Planned
+from endocil.runs.records import read_run
+from endocil.runs.sweep.plan import Planned
 
 TINY = {
     "data.images": 80,
@@ -33,7 +33,7 @@ def test_the_demo_is_three_seeds_of_four_methods_on_a_split_by_group(
         planned.extend(runs)
         return []
 
-    monkeypatch.setattr("endocil.sweep.running.run_all", run_nothing)
+    monkeypatch.setattr("endocil.runs.sweep.sweep.run_all", run_nothing)
     monkeypatch.chdir(tmp_path)
     assert endocil("demo")[0] == 0
     assert sorted((one.settings.method.name, one.settings.seed) for one in planned) == [

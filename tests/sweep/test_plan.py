@@ -10,10 +10,9 @@ from small import SMALL, write_sweep
 
 from endocil import EndocilError, load_settings
 from endocil.methods import METHODS, method_class
-from endocil.sweep.file import read_sweep
-from endocil.sweep.local import default_workers
-from endocil.sweep.plan import Planned, plan, tables
-from endocil.sweep.tuning import points
+from endocil.runs.sweep.executors import default_workers
+from endocil.runs.sweep.plan import Planned, plan, read_sweep, tables
+from endocil.runs.sweep.tune import points
 
 HOME = Path(__file__).parents[2]
 
@@ -240,9 +239,9 @@ def test_the_ablation_exchanges_each_of_three_components(monkeypatch: pytest.Mon
 
 
 def test_the_sweep_of_the_subset_is_what_the_ledger_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    from endocil.recorded import completed
-    from endocil.report import read_ledger
-    from endocil.report.grouping import identity
+    from endocil.reports.ledger import read_ledger
+    from endocil.runs.experiments import identity
+    from endocil.runs.records import completed
 
     runs = counted("hyper-kvasir-part-sweep.toml", monkeypatch)
     assert len(runs) == 3 * (13 + 8 + 5 + 1)
@@ -254,8 +253,8 @@ def test_the_sweep_of_the_subset_is_what_the_ledger_holds(monkeypatch: pytest.Mo
 def test_the_ledgers_runs_are_found_with_milestones_as_whole_epochs_and_as_shares(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from endocil.recorded import completed
-    from endocil.report import find_in_ledger
+    from endocil.reports.ledger import find_in_ledger
+    from endocil.runs.records import completed
 
     (one, *_) = counted("hyper-kvasir-part-sweep.toml", monkeypatch)
     assert one.settings.train.milestones == (15, 21)

@@ -28,7 +28,7 @@ def run_processes(folder: Path) -> dict[int, int]:
             parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError):  # it has ended
             continue
-        if "endocil.sweep.child" in typed and any(one.startswith(str(folder)) for one in typed):
+        if "endocil.cli.sweep_child" in typed and any(one.startswith(str(folder)) for one in typed):
             found[int(process.name)] = parent
     return found
 

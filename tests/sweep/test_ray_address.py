@@ -3,7 +3,7 @@
 import pytest
 
 from endocil import EndocilError
-from endocil.sweep.cluster import _refuse_silent
+from endocil.runs.sweep.executors import _refuse_silent
 
 
 @pytest.mark.parametrize("address", ["ray://", "ray://:10001", ":6379"])

@@ -21,13 +21,11 @@ from rich.console import Console
 from small import SMALL, results, runs_in, write_sweep
 
 from endocil import EndocilError, run
-from endocil.sweep.cluster import Room, _refuse_silent, _refuse_too_much
-from endocil.sweep.file import read_sweep
-from endocil.sweep.folder import SweepFolder
-from endocil.sweep.plan import plan
-from endocil.sweep.progress import Board, Watch
-from endocil.sweep.running import How, refuse_copies, refuse_what_cannot_work
-from endocil.sweep.worker import Job, Outcome, _command, without_launcher, work
+from endocil.runs.sweep.executors import Room, _refuse_silent, _refuse_too_much
+from endocil.runs.sweep.plan import plan, read_sweep
+from endocil.runs.sweep.progress import Board, Watch
+from endocil.runs.sweep.sweep import How, SweepFolder, refuse_copies, refuse_what_cannot_work
+from endocil.runs.sweep.worker import Job, Outcome, _command, without_launcher, work
 
 # what a batch script sees of a job with four tasks: a run that took it at its word would wait for three others
 IN_A_SLURM_JOB = {
@@ -118,7 +116,7 @@ def test_what_cannot_work_is_told_for_all_runs_before_the_first_begins(tmp_path:
 def test_data_is_read_once_and_a_method_built_once_for_all_seeds_and_memories(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from endocil.sweep import checking
+    from endocil.runs.sweep import sweep as checking
 
     counted: Counter[str] = Counter()
 
@@ -150,7 +148,7 @@ def test_data_is_read_once_and_a_method_built_once_for_all_seeds_and_memories(
 def test_what_is_finished_is_not_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, folder = write_sweep(tmp_path, set={"train.epochs": 2, "method.name": "finetune"}), tmp_path / "out"
     assert endocil("sweep", file, "-o", folder)[0] == 0
-    monkeypatch.delattr("endocil.sweep.checking.images_and_scenario")
+    monkeypatch.delattr("endocil.runs.build.images_and_scenario")
     status, said, _ = endocil("sweep", file, "-o", folder)
     assert status == 0
     assert "checking" not in said

@@ -9,7 +9,7 @@ from commands import endocil
 from small import write_sweep
 
 from endocil import EndocilError
-from endocil.sweep.file import read_sweep
+from endocil.runs.sweep.plan import read_sweep
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 SWEEPS = [path for path in EXPERIMENTS.glob("*.toml") if "settings" in tomllib.loads(path.read_text("utf-8"))]

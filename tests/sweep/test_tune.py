@@ -11,10 +11,10 @@ from commands import endocil
 from small import SMALL, write_sweep
 
 from endocil import EndocilError, load_settings, run
-from endocil.report import add_to_ledger, label
-from endocil.sweep.file import read_sweep
-from endocil.sweep.plan import plan
-from endocil.sweep.tuning import points, ranked, table
+from endocil.reports.ledger import add_to_ledger
+from endocil.runs.experiments import label
+from endocil.runs.sweep.plan import plan, read_sweep
+from endocil.runs.sweep.tune import points, ranked, table
 
 RATES = {"train.learning_rate": [0.1, 0.00001]}
 
@@ -121,9 +121,9 @@ def test_a_metric_without_a_value_is_an_error_and_gives_no_rank(
     folder.mkdir()
     (folder / "best.toml").write_text("of an earlier metric")
     without = SimpleNamespace(metrics={"softmax": {"af": None}})  # such as the forgetting of a single task
-    monkeypatch.setattr("endocil.sweep.running.run_all", lambda *arguments: [])
-    monkeypatch.setattr("endocil.run_folder.RunFolder.finished", lambda self: True)
-    monkeypatch.setattr("endocil.report.read_run", lambda path: without)
+    monkeypatch.setattr("endocil.runs.sweep.sweep.run_all", lambda *arguments: [])
+    monkeypatch.setattr("endocil.runs.folder.RunFolder.finished", lambda self: True)
+    monkeypatch.setattr("endocil.runs.records.read_run", lambda path: without)
     status, _, errors = endocil("tune", file, "-o", folder)
     assert status == 1
     assert "metric 'softmax.af' has no value in any of the runs" in errors

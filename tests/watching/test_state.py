@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from endocil.watching.screen import log
-from endocil.watching.state import State, TaskSize, state_of
+from endocil.cli.watch import log
+from endocil.runs.follow import State, TaskSize, state_of
 
 SIZES = (TaskSize(2, 100), TaskSize(1, 40), TaskSize(1, 60))
 

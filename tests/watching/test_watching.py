@@ -13,12 +13,12 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import endocil
-from endocil.cli import _application
-from endocil.commands import watch
+from endocil.cli import watch
+from endocil.cli.main import _application
+from endocil.cli.watch import board, picture
 from endocil.errors import EndocilError
-from endocil.run_folder import RunFolder
-from endocil.watching.following import Followed, Follower, Tail, View
-from endocil.watching.screen import board, picture
+from endocil.runs.folder import RunFolder
+from endocil.runs.follow import Followed, Follower, Tail, View
 
 
 class StoppedError(Exception):

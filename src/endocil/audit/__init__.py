@@ -1,1 +1,1 @@
-"""Audit of an image table: unreadable files, duplicates, what leaks from train to test, sizes and colours."""
+"""Audit of an image table: duplicates, leaks, sizes and colours."""

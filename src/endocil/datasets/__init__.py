@@ -3,17 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from endocil.datasets import (
-    capsule_vision,
-    dicom,
-    folder,
-    gastrovision,
-    hyper_kvasir,
-    kvasir_capsule,
-    synthetic,
-    table_file,
-)
-from endocil.images.table import ImageTable
+from endocil.data.table import ImageTable
+from endocil.datasets import csv as table_file
+from endocil.datasets import dicom, folder, synthetic
+from endocil.datasets.public import capsule_vision, gastrovision, hyper_kvasir, kvasir_capsule
 from endocil.registry import check_options, options_of, resolve
 
 __all__ = ["DATASETS", "RESERVED", "load_table"]

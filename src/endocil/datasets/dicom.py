@@ -13,15 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from endocil.datasets.class_folders import ClassFrom, classed, find
-from endocil.datasets.listing import Row, listed
-from endocil.datasets.members import is_hidden
-from endocil.datasets.table_file import table_of, without_repeats
+from endocil.data.dicom import DicomReader, Window, count_frames, pydicom, read_header
+from endocil.data.lists import Row, listed
+from endocil.data.table import ImageTable, UnreadableImageError
+from endocil.datasets.csv import table_of, without_repeats
+from endocil.datasets.folder import ClassFrom, classed, find
 from endocil.errors import EndocilError
-from endocil.images.dicom import DicomReader, count_frames, pydicom, read_header
-from endocil.images.shades import Window
-from endocil.images.table import ImageTable, UnreadableImageError
-from endocil.opening import refuse_special
+from endocil.io.archives import is_hidden
+from endocil.io.files import refuse_special
 
 SUFFIXES = (".dcm", ".dicom")
 

@@ -5,7 +5,9 @@ from typing import Any
 
 from torch import nn
 
+from endocil.data.scenario import Task
 from endocil.errors import EndocilError
+from endocil.methods.base import Method, Schedule
 from endocil.methods.bic import BiC
 from endocil.methods.der import DER
 from endocil.methods.dgr import DGR
@@ -17,7 +19,6 @@ from endocil.methods.icarl import ICaRL
 from endocil.methods.joint import JointTrain
 from endocil.methods.lwf import LwF
 from endocil.methods.memo import MEMO
-from endocil.methods.method import Method, Schedule, Task
 from endocil.methods.mrfa import MRFA
 from endocil.methods.wa import WA
 from endocil.registry import check_options, options_of, resolve

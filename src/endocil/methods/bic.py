@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from endocil.images.batch import ImageSet
-from endocil.methods import moves
-from endocil.methods.method import Batch, Method, Outcome, Phase, Task, TaskData
+from endocil.components.losses import Outcome
+from endocil.data.batches import Batch, ImageSet
+from endocil.data.scenario import Task
+from endocil.data.seeding import generator
+from endocil.methods import common as moves
+from endocil.methods.base import Method, Phase, TaskData
 from endocil.networks import trained_parts
-from endocil.randomness import generator
 
 SecondStage = Literal["logits", "pycil"]
 

@@ -11,10 +11,13 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional
 
-from endocil.methods import moves
-from endocil.methods.method import Batch, Method, Outcome, Phase, Task, TaskData
+from endocil.components.losses import Outcome
+from endocil.data.batches import Batch
+from endocil.data.scenario import Task
+from endocil.data.seeding import generator
+from endocil.methods import common as moves
+from endocil.methods.base import Method, Phase, TaskData
 from endocil.networks import GrowingClassifier, LastBlocks, WholeBranches, side_by_side
-from endocil.randomness import generator
 
 
 class DER(Method):

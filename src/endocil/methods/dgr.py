@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from endocil.gradients import GradientRule, calibrated_gradient, classifier_gradients
-from endocil.losses import Outcome, PriorRegularizedLoss, distillation
-from endocil.methods import moves
-from endocil.methods.method import Batch, Method, Phase, Schedule, Task, TaskData
+from endocil.components.gradients import GradientRule, calibrated_gradient, classifier_gradients
+from endocil.components.losses import Outcome, PriorRegularizedLoss, distillation
+from endocil.data.batches import Batch
+from endocil.data.scenario import Task
+from endocil.methods import common as moves
+from endocil.methods.base import Method, Phase, Schedule, TaskData
 from endocil.networks import trained_parts
 
 Variant = Literal["pilot", "original"]

@@ -12,11 +12,13 @@ from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
-from endocil.gradients import CalibratedGradient, GradientRule
-from endocil.losses import PriorRegularizedLoss, class_balanced_weights
-from endocil.methods import moves
+from endocil.components.gradients import CalibratedGradient, GradientRule
+from endocil.components.losses import PriorRegularizedLoss, class_balanced_weights
+from endocil.data.batches import Batch
+from endocil.data.scenario import Task
+from endocil.methods import common as moves
+from endocil.methods.base import Schedule
 from endocil.methods.icarl import ICaRL
-from endocil.methods.method import Batch, Schedule, Task
 
 Loss = Literal["cross_entropy", "prior_regularized"]
 Gradients = Literal["plain", "calibrated"]

@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from endocil.images.batch import training_batches
-from endocil.methods import moves
+from endocil.data.batches import Batch, training_batches
+from endocil.data.scenario import Task
+from endocil.methods import common as moves
+from endocil.methods.base import TaskData
 from endocil.methods.finetune import Finetune, Losses
-from endocil.methods.method import Batch, Task, TaskData
 from endocil.networks import trained_parts, unshared_batch_norm
 
 Fisher = Literal["batch", "sample", "pycil"]

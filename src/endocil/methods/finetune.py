@@ -7,8 +7,11 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from endocil.methods import moves
-from endocil.methods.method import Batch, Method, Outcome, Phase, Task, TaskData
+from endocil.components.losses import Outcome
+from endocil.data.batches import Batch
+from endocil.data.scenario import Task
+from endocil.methods import common as moves
+from endocil.methods.base import Method, Phase, TaskData
 from endocil.networks import trained_parts
 
 Losses = dict[str, Tensor]

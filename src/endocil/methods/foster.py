@@ -13,10 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from endocil.gradients import GradientRule
-from endocil.losses import class_balanced_weights, distillation
-from endocil.methods import moves
-from endocil.methods.method import Batch, Method, Outcome, Phase, Schedule, Task, TaskData
+from endocil.components.gradients import GradientRule
+from endocil.components.losses import Outcome, class_balanced_weights, distillation
+from endocil.data.batches import Batch
+from endocil.data.scenario import Task
+from endocil.methods import common as moves
+from endocil.methods.base import Method, Phase, Schedule, TaskData
 from endocil.networks import Boosted, trained_parts
 
 Evaluate = Literal["teacher", "student"]

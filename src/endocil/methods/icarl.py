@@ -10,10 +10,12 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional
 
-from endocil.gradients import GradientRule
-from endocil.losses import distillation
-from endocil.methods import moves
-from endocil.methods.method import Batch, Method, Phase, Task, TaskData
+from endocil.components.gradients import GradientRule
+from endocil.components.losses import distillation
+from endocil.data.batches import Batch
+from endocil.data.scenario import Task
+from endocil.methods import common as moves
+from endocil.methods.base import Method, Phase, TaskData
 from endocil.networks import trained_parts
 
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from endocil.losses import distillation
-from endocil.methods import moves
+from endocil.components.losses import distillation
+from endocil.data.batches import Batch
+from endocil.data.scenario import Task
+from endocil.methods import common as moves
 from endocil.methods.finetune import Finetune, Losses
-from endocil.methods.method import Batch, Task
 
 
 class LwF(Finetune):

@@ -16,11 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from endocil.components.losses import Outcome, distillation
+from endocil.data.batches import Batch
+from endocil.data.scenario import Task
 from endocil.errors import EndocilError
-from endocil.losses import distillation
-from endocil.methods import moves
+from endocil.methods import common as moves
+from endocil.methods.base import Phase, TaskData
 from endocil.methods.icarl import ICaRL
-from endocil.methods.method import Batch, Outcome, Phase, Task, TaskData
 
 SITES = (
     "layer1",

@@ -8,8 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from endocil.methods import moves
-from endocil.methods.method import Method, Phase, Task, TaskData
+from endocil.data.scenario import Task
+from endocil.methods import common as moves
+from endocil.methods.base import Method, Phase, TaskData
 from endocil.networks import trained_parts
 
 

@@ -9,16 +9,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from endocil.data.seeding import generator
 from endocil.errors import EndocilError
-from endocil.networks import freezing
-from endocil.networks.boosted import Boosted
+from endocil.networks import stages as freezing
+from endocil.networks.batch_norm import share_batch_norm, unshared_batch_norm
 from endocil.networks.branches import LastBlocks, WholeBranches, side_by_side
-from endocil.networks.classifier import GrowingClassifier
-from endocil.networks.freezing import trained_parts
+from endocil.networks.classifier import Boosted, GrowingClassifier
 from endocil.networks.resnet import ResNet, ResNet18, ResNet34, initialise
-from endocil.networks.shared_norm import share_batch_norm, unshared_batch_norm
+from endocil.networks.stages import trained_parts
 from endocil.networks.weights import load_weights
-from endocil.randomness import generator
 from endocil.registry import check_options, resolve
 
 __all__ = [

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from endocil.errors import EndocilError
-from endocil.networks.freezing import frozen_stages, trained_parts
+from endocil.networks.stages import frozen_stages, trained_parts
 
 
 class WholeBranches(nn.ModuleList):

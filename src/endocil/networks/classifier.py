@@ -1,9 +1,12 @@
 """The linear classifier that grows by one row for each new class."""
 
+import copy
 import math
 
 import torch
 from torch import Tensor, nn
+
+from endocil.data.seeding import generator
 
 
 class GrowingClassifier(nn.Linear):
@@ -35,3 +38,29 @@ def _uniform(rows: int, columns: int, bound: float, generator: torch.Generator) 
 
 def _joined(old: Tensor, new: Tensor, dim: int = 0) -> Tensor:
     return torch.cat([old.detach(), new.to(old)], dim)
+
+
+# FOSTER's boosted network: the old network, frozen, and a new backbone beside it.
+
+
+class Boosted(nn.Module):
+    """One classifier on the features of both backbones, and one on the new features alone."""
+
+    def __init__(self, old: nn.Sequential, backbone: nn.Module, classifier: GrowingClassifier) -> None:
+        """`old` is a frozen copy of backbone and classifier; the new parts start as copies of them too."""
+        super().__init__()
+        self.old = old
+        self.new_backbone = copy.deepcopy(backbone)
+        self.classifier = copy.deepcopy(classifier)
+        self.expansion = GrowingClassifier(
+            classifier.in_features
+        )  # the new features alone must tell all classes
+
+    def grow(self, n_new: int, seed: int, task: int) -> None:
+        each = self.classifier.in_features
+        self.classifier.grow(n_new, generator(seed, task, "boosted"), n_features=2 * each)
+        self.expansion.grow(self.classifier.out_features, generator(seed, task, "expansion"))
+
+    def features(self, images: Tensor) -> Tensor:
+        """(B, 2d): the old backbone's, then the new one's."""
+        return torch.cat([self.old[0](images), self.new_backbone(images)], dim=1)

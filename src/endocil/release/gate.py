@@ -1,17 +1,207 @@
-"""May the new version take the old one's place? Rules and figures to checks that pass or fail, and a verdict.
+"""The rules of a gate (gate.toml): strict, so that a misspelt rule is refused and never silently absent."""
 
-A limit is held against a whole interval. `unless_shown_harmless`: the interval must lie on the good side, so that too
-few images refuse (a test of non-inferiority). `if_shown_harmful`: only an interval wholly on the bad side refuses."""
-
+import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from endocil.release.comparing import Comparison
-from endocil.release.intervals import Change, Figure, Interval, Share
-from endocil.release.limits import QUANTITIES, Limit, limits_of
-from endocil.release.rules import Refuse, Rules
-from endocil.report.markup import number
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from endocil.errors import EndocilError
+from endocil.html.markup import number
+from endocil.io.files import read_whole
+from endocil.metrics.intervals import Change, Figure, Interval, Share
+from endocil.release.compare import ClassChange, Comparison
+
+Refuse = Literal["unless_shown_harmless", "if_shown_harmful"]
+Otherwise = Literal["refuse", "leave_out"]
+Percent = Annotated[float, Field(ge=0, le=100)]  # or points of it
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class ImageRules(_Section):
+    """What the test images must be."""
+
+    unknown_classes: Otherwise = "refuse"  # of classes that neither version knows
+    unreadable: Otherwise = "refuse"
+    inside_a_bundle: Otherwise = "refuse"  # that a version has learned from or was calibrated on
+    smallest_number: int | None = Field(None, ge=1)  # of each class
+
+
+class NewClassRules(_Section):
+    refuse: Refuse | None = None
+    smallest_sensitivity: Percent | None = None
+    smallest_specificity: Percent | None = None
+
+
+class ClassRules(NewClassRules):
+    largest_loss_of_sensitivity: Percent | None = None
+    largest_loss_of_specificity: Percent | None = None
+
+
+class OverallRules(_Section):
+    refuse: Refuse | None = None
+    largest_loss_of_accuracy: Percent | None = None
+    largest_loss_of_macro_f1: Percent | None = None
+    largest_share_of_negative_flips: Percent | None = None
+    largest_calibration_error: Percent | None = None
+    largest_rise_of_calibration_error: Percent | None = None
+    largest_share_of_flags: Percent | None = None
+
+
+class Rules(_Section):
+    confidence: float = Field(0.95, gt=0.5, lt=1)
+    correction: Literal["none", "bonferroni"] = "none"
+    refuse: Refuse = "unless_shown_harmless"  # in each section that does not say otherwise
+    images: ImageRules = ImageRules()
+    every_class: ClassRules = ClassRules()
+    new_classes: NewClassRules = NewClassRules()
+    class_: dict[str, ClassRules] = Field({}, alias="class")
+    overall: OverallRules = OverallRules()
+
+    @property
+    def limits(self) -> int:
+        """How many limits are set."""
+        sections = (self.images, self.every_class, self.new_classes, self.overall, *self.class_.values())
+        return sum(isinstance(value, (int, float)) for section in sections for _, value in section)
+
+
+def read_rules(path: Path) -> Rules:
+    try:
+        values = tomllib.loads(read_whole(path).decode("utf-8"))
+    except OSError as error:
+        raise EndocilError(f"cannot read the rules {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError:
+        raise EndocilError(f"the rules {path} are no text in UTF-8; save the file as UTF-8") from None
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise EndocilError(f"the rules {path} are not valid TOML: {error}") from error
+    try:
+        rules = Rules.model_validate(values)
+    except ValidationError as error:
+        found = "; ".join(_problem(each) for each in error.errors()[:3])
+        raise EndocilError(f"the rules {path}: {found}") from None
+    if not rules.limits:
+        known = ", ".join(sorted(ClassRules.model_fields.keys() - {"refuse"}))
+        raise EndocilError(
+            f"the rules {path} set no limit, so every release would pass; set one, such as one of {known} in "
+            f"[every_class]"
+        )
+    return rules
+
+
+def _problem(found: Any) -> str:
+    place = [str(part) for part in found["loc"]]
+    if found["type"] == "extra_forbidden":
+        sections: dict[str, type[BaseModel]] = {
+            "images": ImageRules,
+            "every_class": ClassRules,
+            "new_classes": NewClassRules,
+            "class": ClassRules,
+            "overall": OverallRules,
+        }
+        section: type[BaseModel] = Rules if len(place) == 1 else sections[place[0]]
+        known = ", ".join(sorted(field.alias or name for name, field in section.model_fields.items()))
+        inside = f" in [{'.'.join(place[:-1])}]" if len(place) > 1 else ""
+        return f"unknown key '{place[-1]}'{inside}; known: {known}"
+    message = found["msg"][0].lower() + found["msg"][1:]
+    return f"{'.'.join(place)}: {message}, got {str(found['input'])[:80]!r}"
+
+
+# Which limits the rules of a gate set, and the figures of a comparison that they are about.
+
+QUANTITIES = {  # what a key limits, in words
+    "smallest_sensitivity": "sensitivity",
+    "smallest_specificity": "specificity",
+    "largest_loss_of_sensitivity": "loss of sensitivity",
+    "largest_loss_of_specificity": "loss of specificity",
+    "largest_loss_of_accuracy": "loss of accuracy",
+    "largest_loss_of_macro_f1": "loss of macro F1",
+    "largest_share_of_negative_flips": "share of negative flips",
+    "largest_calibration_error": "calibration error",
+    "largest_rise_of_calibration_error": "rise of the calibration error",
+    "largest_share_of_flags": "share of images flagged as unlike anything learned",
+    "smallest_number": "test images",
+    "unknown_classes": "images of classes that neither version knows",
+    "unreadable": "test images that cannot be read",
+    "inside_a_bundle": "test images that lie inside a bundle",
+}
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One limit to be held against one figure."""
+
+    section: str
+    key: str
+    about: str
+    limit: float
+    figure: Figure | None
+    refuse: Refuse
+
+
+def limits_of(rules: Rules, comparison: Comparison) -> list[Limit]:
+    """All of them; rules about classes that nobody knows are refused."""
+    _refuse_strange_classes(rules, comparison)
+    return [*_class_limits(rules, comparison), *_overall_limits(rules, comparison)]
+
+
+def _refuse_strange_classes(rules: Rules, comparison: Comparison) -> None:
+    status = {each.name: each.status for each in comparison.classes}
+    for name, own in rules.class_.items():
+        if name not in status:
+            known = ", ".join(list(status)[:12])
+            raise EndocilError(
+                f"the rules name the class '{name}', which neither version knows; known: {known}"
+            )
+        lost = [key for key, value in own if key.startswith("largest_loss") and value is not None]
+        if status[name] == "new" and lost:
+            raise EndocilError(
+                f"the rules limit {lost[0]} of '{name}', which the old version does not know, so nothing can be "
+                f"lost; give smallest_sensitivity or smallest_specificity"
+            )
+
+
+def _class_limits(rules: Rules, comparison: Comparison) -> Iterator[Limit]:
+    """A limit for a named class goes before the one for every class."""
+    for each in comparison.classes:
+        common = "new_classes" if each.status == "new" else "every_class"
+        general, own = getattr(rules, common), rules.class_.get(each.name, ClassRules())
+        for key in QUANTITIES:
+            for section, source in ((f'class."{each.name}"', own), (common, general)):
+                if (limit := getattr(source, key, None)) is not None:
+                    refuse = source.refuse or rules.refuse
+                    yield Limit(section, key, each.name, limit, _class_figure(each, key), refuse)
+                    break
+
+
+def _class_figure(each: ClassChange, key: str) -> Figure | None:
+    """Specificity is that on images of the classes the old version knows; of a new class, on all images."""
+    specificity = each.specificity_all if each.status == "new" else each.specificity
+    pair = each.sensitivity if key.endswith("sensitivity") else specificity
+    return pair.change if key.startswith("largest_loss") else pair.new
+
+
+def _overall_limits(rules: Rules, comparison: Comparison) -> Iterator[Limit]:
+    flags = next((each.new for each in comparison.flags if each.where == "known"), None)
+    figures: dict[str, Figure | None] = {
+        "largest_loss_of_accuracy": comparison.accuracy.change,
+        "largest_loss_of_macro_f1": comparison.macro_f1.change,
+        "largest_share_of_negative_flips": comparison.negative,
+        "largest_calibration_error": comparison.calibration_all,
+        "largest_rise_of_calibration_error": comparison.calibration.change,
+        "largest_share_of_flags": flags,
+    }
+    for key, figure in figures.items():
+        if (limit := getattr(rules.overall, key)) is not None:
+            yield Limit("overall", key, "", limit, figure, rules.overall.refuse or rules.refuse)
+
+
+# May the new version take the old one's place? Rules and figures to checks that pass or fail, and a verdict.
 
 NAMED = 3  # classes in a line of the verdict
 

@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from endocil.release.comparing import RESAMPLES, ClassChange, Comparison, Flags
-from endocil.release.drawing import Pair
-from endocil.release.examining import Examined
+from endocil.metrics.intervals import Distance, Figure, Share
+from endocil.metrics.statistics import LEVEL, Bools
+from endocil.release.compare import RESAMPLES, ClassChange, Comparison, Flags, Pair
 from endocil.release.gate import Check, Verdict
-from endocil.release.intervals import Distance, Figure, Share
-from endocil.statistics import LEVEL, Bools
+from endocil.release.versions import Examined
 
 Record = dict[str, Any]
 

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from endocil.serve import guard, messages
+from endocil.serve.guard import same
+from endocil.serve.limits import Refusal, unknown
 from endocil.serve.models import MOST_NEAREST, Loaded
-from endocil.serve.refusals import Refusal, unknown
 from endocil.serve.service import Service
-from endocil.serve.tokens import same
 from endocil.serve.uploads import uploaded
 
 TWELVE_HOURS = 12 * 3600

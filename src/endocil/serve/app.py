@@ -9,11 +9,11 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 import endocil
-from endocil.notice import NOTICE
+from endocil.model.disclaimer import NOTICE
 from endocil.serve.api import router
 from endocil.serve.guard import API, Guard, refused
+from endocil.serve.limits import Refusal
 from endocil.serve.logs import Log
-from endocil.serve.refusals import Refusal
 from endocil.serve.service import Service
 
 LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})

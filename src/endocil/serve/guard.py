@@ -1,9 +1,13 @@
-"""Before a request is looked at: who asks, from which page, how much and how slowly. After it: headers, the log."""
+"""By which name a server was called, and from whose page."""
 
 import asyncio
+import hmac
+import ipaddress
+import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -11,13 +15,83 @@ from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from endocil.serve.limits import Limits
-from endocil.serve.logs import Log
+from endocil.errors import EndocilError
+from endocil.io.files import read_whole
+from endocil.serve.limits import Limits, Refusal, too_large, too_slow
+from endocil.serve.logs import Log, Metrics
 from endocil.serve.messages import Problem, Refused
-from endocil.serve.metrics import Metrics
-from endocil.serve.origins import foreign, known_host
-from endocil.serve.refusals import Refusal, too_large, too_slow
-from endocil.serve.tokens import same
+
+
+def known_host(host: str, names: frozenset[str]) -> bool:
+    """A number of the network can be nobody else's name; a name must be one of ours."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+    if name.lower() in names:
+        return True
+    try:
+        ipaddress.ip_address(name.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
+
+
+def foreign(headers: Headers, host: str, *, page: bool) -> bool:
+    """Asked for by another site's page, which a browser says in one of two ways; a plain link to a page is fine."""
+    origin = headers.get("origin")
+    if origin is not None and origin.partition("://")[2].lower() != host.lower():
+        return True
+    link = page and headers.get("sec-fetch-mode") == "navigate"
+    return headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not link
+
+
+# Who may ask: everybody on this machine, or whoever has the token.
+
+VARIABLE = "ENDOCIL_TOKEN"
+SHORTEST = 16  # characters
+
+
+def token_from(file: Path | None) -> str | None:
+    """From a file or the environment: arguments of a program can be read by all users of a machine."""
+    if file is None:
+        token, source = os.environ.get(VARIABLE), VARIABLE
+    else:
+        try:
+            token, source = read_whole(file).decode("utf-8", "replace").strip(), str(file)
+        except OSError as error:
+            raise EndocilError(f"cannot read the token in {file}: {error.strerror or error}") from error
+    if token is None:
+        return None
+    if len(token) < SHORTEST or not token.isascii() or not token.isprintable() or " " in token:
+        raise EndocilError(
+            f"the token in {source} must be at least {SHORTEST} printable ASCII characters without spaces; make one "
+            f'with: python -c "import secrets; print(secrets.token_urlsafe())"'
+        )
+    return token
+
+
+def is_local(host: str) -> bool:
+    """An address that only this machine can reach."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def refuse_open_doors(host: str, token: str | None) -> None:
+    if not is_local(host) and token is None:
+        raise EndocilError(
+            f"--host {host} can be reached from other machines, which needs a token: give --token-file or set "
+            f"{VARIABLE}"
+        )
+
+
+def same(one: str, other: str) -> bool:
+    """In a time that tells nothing of where they differ."""
+    return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode("utf-8", "replace"))
+
+
+# Before a request is looked at: who asks, from which page, how much and how slowly. After it: headers, the log.
 
 API = "/api/v1"
 OPEN = {f"{API}/health", f"{API}/session"}  # without a token

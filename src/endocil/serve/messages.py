@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from endocil.notice import NOTICE
+from endocil.model.disclaimer import NOTICE
 
 
 def shown(thing: Any) -> Any:

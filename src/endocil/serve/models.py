@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from endocil.bundle.inputs import Inputs
-from endocil.bundle.model import Bundle
-from endocil.bundle.predicting import Predicted
+from endocil.data.inputs import Inputs
 from endocil.errors import EndocilError
+from endocil.model.inference import Predicted
+from endocil.runs.lifelong import Bundle
+from endocil.serve.limits import Refusal, unknown
 from endocil.serve.messages import Card, ModelSummary, shown
-from endocil.serve.refusals import Refusal, unknown
 
 MOST_NEAREST = 8
 SUFFIX = ".endocil"

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from endocil.errors import EndocilError
-from endocil.opening import read_whole
-from endocil.report.markup import policy_hash
+from endocil.html.markup import policy_hash
+from endocil.io.files import read_whole
+from endocil.serve.limits import unknown
 from endocil.serve.messages import RunSummary
-from endocil.serve.refusals import unknown
 
 MOST = 1000
 _HEAD = 4096  # bytes of a page that name its script and style
@@ -108,7 +108,7 @@ def policy_of(page: bytes) -> str:
 @cache
 def script_hash() -> str:
     """Of the script that this version writes into reports."""
-    return policy_hash(resources.files("endocil.report").joinpath("assets", "page.js").read_text("utf-8"))
+    return policy_hash(resources.files("endocil.reports").joinpath("assets", "page.js").read_text("utf-8"))
 
 
 def _id_of(name: Path) -> str:

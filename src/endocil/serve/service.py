@@ -12,19 +12,16 @@ import numpy as np
 import torch
 from PIL import Image as Pictures
 
-from endocil.bundle.manifest import Preprocessing
-from endocil.bundle.predicting import Predicted
-from endocil.images.table import UnreadableImageError
+from endocil.data.table import UnreadableImageError
+from endocil.model.inference import Predicted
+from endocil.model.manifest import Preprocessing
 from endocil.serve import messages
-from endocil.serve.decoding import claimed, pixels_of
-from endocil.serve.engine import Engine, Places
-from endocil.serve.limits import Limits
-from endocil.serve.metrics import Metrics
+from endocil.serve.engine import Engine, Places, Turns
+from endocil.serve.limits import Limits, no_answer, too_large, unknown
+from endocil.serve.logs import Metrics
 from endocil.serve.models import Loaded, Served, ask
-from endocil.serve.refusals import no_answer, too_large, unknown
 from endocil.serve.runs import Runs
-from endocil.serve.turns import Turns
-from endocil.serve.uploads import Memory
+from endocil.serve.uploads import Memory, claimed, pixels_of
 
 DECODERS = 2  # at a time, so that a few large images cannot fill the memory
 

@@ -1,14 +1,65 @@
-"""Images of a request, taken apart while they arrive. They stay in memory: nothing of a patient touches the disk."""
+"""From the bytes of an upload to what the network sees, by the rules that read files."""
 
-from collections.abc import AsyncIterator, Iterator
+import io
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
+import numpy as np
 from fastapi import Request
+from PIL import Image
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from endocil.serve.limits import Limits
-from endocil.serve.refusals import Refusal, busy, too_large
+from endocil.data.decode import decode, decode_whole
+from endocil.data.frame import Cropped
+from endocil.data.table import UnreadableImageError
+from endocil.model.manifest import Preprocessing
+from endocil.serve.limits import Limits, Refusal, busy, too_large
+
+FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")  # no others: some formats start outside programs
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """A reader of one image, which is in memory."""
+
+    data: bytes
+
+    def read(self, image_id: str, size: int) -> np.ndarray:
+        return decode(self.data, size)
+
+    def whole(self, image_id: str) -> Image.Image:
+        return decode_whole(self.data)
+
+    def fingerprint(self, ids: Sequence[str]) -> str:
+        return ""  # nothing of it is kept
+
+
+def pixels_of(data: bytes, rules: Preprocessing, most_pixels: int) -> np.ndarray:
+    """(size, size, 3) uint8; raises UnreadableImageError with a reason that tells nothing of this machine."""
+    refuse_large(data, most_pixels)
+    reader = Uploaded(data)
+    return (Cropped(reader) if rules.crop_frame else reader).read("", rules.size)
+
+
+def claimed(data: bytes) -> tuple[int, int]:
+    """Width and height by the header alone; (0, 0) of what is no picture: the decoder says it better."""
+    try:
+        with Image.open(io.BytesIO(data), formats=FORMATS) as header:
+            return header.size
+    except Exception:
+        return 0, 0
+
+
+def refuse_large(data: bytes, most_pixels: int) -> None:
+    """A small file can claim to be a picture that fills the memory."""
+    width, height = claimed(data)
+    if width * height > most_pixels:
+        raise UnreadableImageError(f"{width} x {height} pixels; at most {most_pixels:,} are accepted")
+
+
+# Images of a request, taken apart while they arrive. They stay in memory: nothing of a patient touches the disk.
 
 FIELD = b"images"
 _MOST_HEADERS = 4096  # bytes in front of an image

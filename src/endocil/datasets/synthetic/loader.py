@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from endocil.data.table import ImageTable, UnreadableImageError
 from endocil.datasets.synthetic.picture import (
     CLASSES,
     IMAGES_PER_PATIENT,
@@ -23,8 +24,7 @@ from endocil.datasets.synthetic.picture import (
     render,
 )
 from endocil.errors import EndocilError
-from endocil.files import filling_folder
-from endocil.images.table import ImageTable, UnreadableImageError
+from endocil.io.files import filling_folder
 
 BY_FREQUENCY = (
     "normal-mucosa",

@@ -1,0 +1,89 @@
+"""endocil ledger add, table and insert."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from endocil.cli.common import Ledger, say
+from endocil.errors import EndocilError
+
+if TYPE_CHECKING:
+    from endocil.reports.tables import Table
+
+
+def add(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")],
+    folder: Ledger = Path("docs/results"),
+) -> None:
+    """Put finished runs' small results into the ledger: settings, metrics, versions; no images."""
+    from endocil.reports.ledger import AlreadyInLedgerError, add_to_ledger
+
+    for one in runs:
+        try:
+            said = f"added {add_to_ledger(one, folder, content=_content_of_run(one))}"
+        except AlreadyInLedgerError as there:  # not a failure: the results are kept
+            said = str(there)
+        say(said)
+
+
+def _content_of_run(run: Path) -> str | None:
+    """A digest of the images that a run has learned, where they are here and still those of its split."""
+    from endocil.data.content import content, rows_of
+    from endocil.io.files import read_csv
+    from endocil.runs.build import kept_table, scenario_of
+    from endocil.runs.folder import RunFolder
+
+    try:
+        settings = RunFolder(run).settings()
+        scenario = scenario_of(kept_table(settings), settings)
+        learned = [(row["image"], row["class"], row["part"]) for row in read_csv(run / "split.csv")]
+        return content(scenario) if learned == rows_of(scenario) else None
+    except (EndocilError, OSError):  # a run of another machine, whose data is not here
+        return None
+
+
+def table(
+    folder: Ledger = Path("docs/results"),
+    which: Annotated[
+        str,
+        typer.Option("--which", help="runs, methods (as they come), costs (with both heads) or ablation."),
+    ] = "runs",
+) -> None:
+    """Print a table of the ledger as Markdown, mean and spread over seeds."""
+    known = tables(folder)
+    if which not in known:
+        raise EndocilError(f"no table '{which}'; known: {', '.join(known)}")
+    print(known[which].markdown())
+
+
+def insert(
+    files: Annotated[list[Path], typer.Argument(help="Markdown files with <!-- ledger:NAME --> markers.")],
+    folder: Ledger = Path("docs/results"),
+    check: Annotated[
+        bool, typer.Option("--check", help="Change nothing; fail when a file is out of date.")
+    ] = False,
+) -> None:
+    """Write the ledger's tables (runs, methods, costs, ablation) between the markers of README and docs."""
+    from endocil.reports.ledger import insert_tables
+
+    known = tables(folder)
+    stale = [str(file) for file in files if insert_tables(file, known, check=check)]
+    if check and stale:
+        raise EndocilError(f"out of date: {', '.join(stale)}; run 'endocil ledger insert' on them")
+
+
+def tables(folder: Path) -> dict[str, "Table"]:
+    """The ledger's tables by name."""
+    from endocil.reports.ledger import read_ledger, uses_method_defaults
+    from endocil.reports.ledger_tables import ablation_table, costs_table, ledger_table
+    from endocil.runs.records import completed
+
+    entries = read_ledger(folder, complete=completed)
+    as_they_come = [entry for entry in entries if uses_method_defaults(entry.settings)]
+    return {
+        "runs": ledger_table(entries),
+        "methods": ledger_table(as_they_come),
+        "costs": costs_table(as_they_come),
+        "ablation": ablation_table(entries),
+    }

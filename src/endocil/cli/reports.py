@@ -1,0 +1,210 @@
+"""endocil report: runs as one page that opens offline."""
+
+from enum import StrEnum
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from endocil.cli.common import say
+from endocil.errors import EndocilError
+
+if TYPE_CHECKING:
+    from endocil.reports.figures.catalogue import Drawn
+    from endocil.reports.figures.material import Gallery as FigureGallery
+    from endocil.reports.gallery import Gallery
+    from endocil.runs.records import RunRecord
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option("--title", help="What stands at the top of the page.")] = None,
+    gallery: Annotated[
+        bool | None,
+        typer.Option(
+            "--gallery/--no-gallery",
+            help="Show exemplars, which are images of patients. Default: of runs with run.gallery = true.",
+        ),
+    ] = None,
+    names: Annotated[
+        bool, typer.Option("--names/--no-names", help="Names of images and groups in the gallery.")
+    ] = True,
+) -> None:
+    """One self-contained page about runs on the same test images: opens offline, light and dark, for print."""
+    from endocil.reports.page import write_page
+    from endocil.runs.records import read_runs
+
+    if output.is_dir():
+        raise EndocilError(f"{output} is a folder; name a file with -o, such as {output / 'report.html'}")
+    records = read_runs(runs)
+    pictures = exemplars_of(records, gallery)
+    told = title or f"endocil: {', '.join(run.name for run in records)}"
+    if title is None and len(records) > 3:
+        told = f"endocil: {len(records)} runs"
+    write_page(records, output, title=told, gallery=pictures, names=names)
+    say(f"page: {output} ({output.stat().st_size / 1e6:.1f} MB)")
+
+
+def exemplars_of(records: "list[RunRecord]", wanted: bool | None = None) -> "Gallery":
+    """Of each experiment the first seed. Whoever asks for it is told why it fails; otherwise it is left out."""
+    from endocil.reports.gallery import room_for
+    from endocil.runs.experiments import groups
+    from endocil.runs.folder import RunFolder
+
+    shown = [
+        group.first
+        for group in groups(records)
+        if group.first.exemplars
+        and (wanted if wanted is not None else group.first.settings.get("run", {}).get("gallery", False))
+    ]
+    found: Gallery = {}
+    for run in shown:
+        assert run.folder is not None
+        try:
+            own = RunFolder(run.folder).gallery(room_for(len(shown), len(run.metrics["classes"])))
+        except EndocilError as error:
+            if wanted:
+                raise
+            say(f"no pictures of {run.name}: {error}")
+            continue
+        found = {**found, **own}
+    return found
+
+
+# endocil figures: what runs have measured, drawn.
+
+PICTURES = 8  # of each class in the gallery
+
+
+class PictureFormat(StrEnum):
+    png = "png"
+    pdf = "pdf"
+
+
+def figures(
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="RUN...", help="Folders of finished runs.")
+    ] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the files.")] = Path("figures"),
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="NAME", help="This figure alone; may be repeated.")
+    ] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="List the figures and what they need.")] = False,
+    form: Annotated[
+        list[PictureFormat] | None, typer.Option("--format", help="png or pdf; both if not given.")
+    ] = None,
+    dpi: Annotated[int, typer.Option("--dpi", min=20, max=1200, help="Pixels per inch.")] = 200,
+    gallery: Annotated[
+        bool, typer.Option("--gallery/--no-gallery", help="Show exemplars, which are images of patients.")
+    ] = True,
+) -> None:
+    """Draw the paper's figures and others from runs, as PNG and PDF."""
+    from endocil.reports.figures.catalogue import KINDS, NAMES, draw_all
+    from endocil.reports.figures.material import Material
+    from endocil.runs.records import read_runs
+
+    if show_list:
+        rows = [("figure", "paper", "shows", "needs")]
+        _put_table([*rows, *((kind.name, kind.paper, kind.shows, kind.needs) for kind in KINDS)])
+        return
+    if unknown := set(only or ()) - set(NAMES):
+        raise EndocilError(f"no figure {', '.join(sorted(unknown))}; known: {', '.join(NAMES)}")
+    material = Material(read_runs(runs or ()), _gallery if gallery else None, say)
+    formats = list(dict.fromkeys(one.value for one in form or PictureFormat))
+    drawn = list(draw_all(material, output, only or NAMES, formats, dpi))
+    _put_table([("figure", "paper", f"files in {output}"), *(row for one in drawn for row in _rows(one))])
+    if not any(one.files for one in drawn):
+        raise EndocilError("no figure could be drawn; the table says what each needs")
+
+
+def _gallery(run: "RunRecord") -> "FigureGallery":
+    from endocil.runs.folder import RunFolder
+
+    assert run.folder is not None
+    found = RunFolder(run.folder).gallery(PICTURES)
+    return {
+        name: [one.pixels for one in chosen] for classes in found.values() for name, chosen in classes.items()
+    }
+
+
+def _rows(drawn: "Drawn") -> list[tuple[str, str, str]]:
+    """A row for each picture, the formats side by side, and one for what is missing."""
+    stems: dict[str, list[str]] = {}
+    for file in drawn.files:
+        stems.setdefault(file.stem, []).append(file.suffix)
+    told = [f"{stem}{'/'.join(suffixes)}" for stem, suffixes in stems.items()]
+    told += [f"not drawn: {drawn.reason}"] if drawn.reason else []
+    names = [(drawn.kind.name, drawn.kind.paper), *[("", "")] * (len(told) - 1)]
+    return [(*name, line) for name, line in zip(names, told, strict=True)]
+
+
+def _put_table(rows: list[tuple[str, ...]]) -> None:
+    """Columns as wide as they need; the last one is not filled up."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        say("  ".join([*cells, row[-1]]).rstrip())
+
+
+# endocil publish: from runs to tables, figures and the page, in one folder; and into the ledger and README.
+
+
+def publish(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="New folder, or one that was published before.")
+    ],
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="LABEL", help="Compare with this; else with the first run's."),
+    ] = None,
+    figures: Annotated[bool, typer.Option("--figures/--no-figures", help="Draw the figures, too.")] = True,
+    ledger: Annotated[
+        Path | None, typer.Option("--ledger", metavar="FOLDER", help="Add the runs to this ledger.")
+    ] = None,
+    insert: Annotated[
+        list[Path] | None,
+        typer.Option("--insert", metavar="FILE", help="Write the ledger's tables into this file, too."),
+    ] = None,
+) -> None:
+    """Tables, figures, page and an index of finished runs into one folder, whole or not at all."""
+    from endocil.cli import ledger as kept
+    from endocil.reports.publish import publish as write
+    from endocil.runs.records import read_runs
+
+    if figures:
+        pass
+    if insert and ledger is None:
+        raise EndocilError("--insert writes the tables of a ledger; name it with --ledger")
+    records = read_runs(runs)
+    if ledger is not None:
+        _refuse_late(records, ledger, insert or [])
+    pieces = write(records, output, against=against, figures=figures, tell=say)
+    if ledger is not None:
+        kept.add(runs, ledger)
+    if insert and ledger is not None:
+        kept.insert(insert, ledger)
+        say(f"wrote the ledger's tables into {', '.join(map(str, insert))}")
+    absent = [f"not made: {piece.what}: {piece.missing}" for piece in pieces if piece.missing]
+    for line in (*absent, f"wrote {output / 'index.md'} and what it lists"):
+        say(line)
+
+
+def _refuse_late(records: "list[RunRecord]", ledger: Path, files: list[Path]) -> None:
+    """What the ledger or a file would refuse in the end is refused before anything is written."""
+    from endocil.cli.ledger import tables
+    from endocil.reports.ledger import insert_tables
+    from endocil.runs.experiments import evaluated_part
+
+    for run in records:
+        if (part := evaluated_part(run.settings)) != "test":
+            raise EndocilError(
+                f"{run.folder} was evaluated on its {part} part, for tuning; the ledger takes results on the test "
+                f"part alone"
+            )
+    with TemporaryDirectory() as empty:  # a ledger that is not there yet has the same tables
+        known = tables(ledger if ledger.exists() else Path(empty))
+    for file in files:
+        insert_tables(file, known, check=True)

@@ -1,0 +1,1 @@
+"""Images: tables, lists, decoding, cache, splits, scenario and batches."""

@@ -1,0 +1,166 @@
+"""Sets of images to learn from, and the batches cut from them."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from endocil.data.augment import Augmentation, normalise
+from endocil.data.cache import Images
+from endocil.data.seeding import generator
+from endocil.errors import EndocilError
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images ready for the network: a whole batch, or one process's share of it."""
+
+    images: Tensor  # (B, 3, H, W) float32
+    labels: Tensor  # (B,) int64
+    from_memory: Tensor  # (B,) bool: exemplars
+    batch_labels: Tensor  # labels of the whole batch
+    batch_from_memory: Tensor  # which of the whole batch are exemplars
+    key: tuple[
+        int | str, ...
+    ] = ()  # seed, task, phase, epoch, step: all random numbers of a batch come from it
+    start: int = 0  # where these images begin in the whole batch
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def uniform(self, columns: int, purpose: str) -> Tensor:
+        """(B, columns) numbers from 0 to below 1, drawn for the whole batch so that all shares agree."""
+        seed, *place = self.key
+        drawn = torch.rand(len(self.batch_labels), columns, generator=generator(int(seed), *place, purpose))
+        return drawn[self.start : self.start + len(self)].to(self.images.device)
+
+    def pieces(self, n: int, processes: int = 1) -> "tuple[Batch, ...]":
+        """Cut into n pieces of about the same size, or fewer, so that none of the whole batch has a single image.
+
+        As many in every process: batch norm waits for all of them, piece by piece."""
+        n = max(1, min(n, len(self.batch_labels) // (2 * processes)))
+        return tuple(self.part(share_of(len(self), i, n)) for i in range(n)) if n > 1 else (self,)
+
+    def part(self, mine: slice) -> "Batch":
+        """Some of these images, one after the other."""
+        return replace(
+            self,
+            images=self.images[mine],
+            labels=self.labels[mine],
+            from_memory=self.from_memory[mine],
+            start=self.start + mine.start,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Rows of a run's images with their labels; which of them come from the memory is known."""
+
+    images: Images
+    rows: Tensor  # (n,) int64 rows of the images' table
+    from_memory: Tensor  # (n,) bool
+
+    @classmethod
+    def of(cls, images: Images, rows: Tensor, *, from_memory: bool = False) -> "ImageSet":
+        return cls(images, rows, torch.full((len(rows),), from_memory))
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def labels(self) -> Tensor:
+        return torch.from_numpy(self.images.table.labels.copy())[self.rows]
+
+    def __add__(self, other: "ImageSet") -> "ImageSet":
+        return ImageSet(
+            self.images, torch.cat([self.rows, other.rows]), torch.cat([self.from_memory, other.from_memory])
+        )
+
+    def take(self, index: Tensor) -> "ImageSet":
+        return ImageSet(self.images, self.rows[index], self.from_memory[index])
+
+    def counts(self, n: int) -> Tensor:
+        """Images of each of the first n classes."""
+        return torch.bincount(self.labels, minlength=n)
+
+    def classes(self) -> list[int]:
+        return [int(label) for label in torch.unique(self.labels)]
+
+    def hold_out(self, per_class: int, generator: torch.Generator) -> tuple["ImageSet", "ImageSet"]:
+        """(the rest, `per_class` images of each class drawn at random); never a class's only image."""
+        labels, held = self.labels, torch.zeros(len(self), dtype=torch.bool)
+        for label in self.classes():
+            mine = torch.nonzero(labels == label).flatten()
+            n = min(per_class, len(mine) - 1)
+            held[mine[torch.randperm(len(mine), generator=generator)[:n]]] = True
+        return self.take(torch.nonzero(~held).flatten()), self.take(torch.nonzero(held).flatten())
+
+
+def cut(order: Tensor, batch_size: int) -> list[Tensor]:
+    """Cut an order into batches; a remainder of one image joins the batch before (batch norm needs two)."""
+    if batch_size < 2:
+        raise EndocilError(f"train.batch_size is {batch_size}; batch norm needs at least 2 images")
+    batches = list(torch.split(order, batch_size))
+    if len(batches) > 1 and len(batches[-1]) == 1:
+        batches[-2:] = [torch.cat(batches[-2:])]
+    return batches
+
+
+def training_batches(
+    images: ImageSet,
+    batch_size: int,
+    augmentation: Augmentation | None,
+    seed: int,
+    key: Sequence[int | str],
+    device: torch.device,
+    share: tuple[int, int] = (0, 1),
+) -> Iterator[Batch]:
+    """One epoch: every image once, shuffled and (if at all) augmented by the numbers that belong to this key.
+
+    `share` = (i, n): of every batch the i-th of n parts, which may be empty."""
+    order = torch.randperm(len(images), generator=generator(seed, *key, "order"))
+    all_labels = images.labels
+    for step, chosen in enumerate(cut(order, batch_size)):
+        mine = share_of(len(chosen), *share)
+        pixels = _moved(images.images.gather(images.rows[chosen[mine]]), device)
+        if augmentation is None:
+            picture = normalise(pixels)
+        else:
+            random = generator(seed, *key, step, "augmentation")
+            picture = augmentation(pixels, random, start=mine.start, of=len(chosen))
+        labels, known = all_labels[chosen].to(device), images.from_memory[chosen].to(device)
+        yield Batch(picture, labels[mine], known[mine], labels, known, (seed, *key, step), mine.start)
+
+
+def ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+    """The same batches; on an accelerator, the next is prepared while this one trains.
+
+    On a CPU the same cores would do both, so nothing is gained there."""
+    if device.type == "cpu":
+        yield from batches
+        return
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(next, batches, None)
+        while (batch := waiting.result()) is not None:
+            waiting = pool.submit(next, batches, None)
+            yield batch
+
+
+def share_of(n: int, index: int, parts: int) -> slice:
+    """The place of part `index` when n things are shared evenly among `parts`."""
+    return slice(index * n // parts, (index + 1) * n // parts)
+
+
+def _moved(pixels: Tensor, device: torch.device) -> Tensor:
+    """To the device as bytes; from pinned memory a graphics card fetches them while it computes."""
+    if device.type == "cuda":
+        return pixels.pin_memory().to(device, non_blocking=True)
+    return pixels.to(device)
+
+
+def plain_batches(images: ImageSet, batch_size: int, device: torch.device) -> Iterator[Tensor]:
+    """The images in their order, without augmentation: for features, scores and tests."""
+    for rows in torch.split(images.rows, batch_size):
+        yield normalise(_moved(images.images.gather(rows), device))

@@ -1,0 +1,240 @@
+"""A picture of any mode as 8-bit RGB, by rules that do not depend on what else is in the picture.
+
+Transparent parts lie on black. Gray with 16 bits is scaled by the full range of 16 bits. Gray with 32 bits and floats
+do not tell their range, so the largest value decides: whole numbers up to 255 are 8 bits and up to 65535 are 16 bits;
+floats up to 1 are shares, up to 255 are 8 bits and up to 65535 are 16 bits. Other values are refused.
+"""
+
+import hashlib
+import io
+import os
+import struct
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import simplejpeg  # type: ignore[import-untyped]
+from PIL import ExifTags, Image
+
+from endocil.data.table import Reader, UnreadableImageError
+from endocil.errors import EndocilError
+from endocil.io.files import UnfitFileError, read_whole, refuse_special
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Raises ValueError with the reason where the range of the values is not known."""
+    image.load()
+    if image.mode.startswith("I") or image.mode == "F":
+        return Image.fromarray(_to_8_bits(np.asarray(image))).convert("RGB")
+    if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
+        over = image.convert("RGBA")
+        return Image.alpha_composite(Image.new("RGBA", over.size, (0, 0, 0, 255)), over).convert("RGB")
+    return image.convert("RGB")
+
+
+def _to_8_bits(values: np.ndarray) -> np.ndarray:
+    """(H, W) gray values of more than 8 bits, or floats, as uint8."""
+    lowest, highest = values.min(), values.max()
+    if not (lowest >= 0 and highest <= 65535):  # not a number is neither
+        raise ValueError(
+            f"gray values from {lowest} to {highest}; save it with 8 or 16 bits, values from 0 to 255 or 65535"
+        )
+    if values.dtype.kind == "f":
+        scale = 255.0 if highest <= 1 else 1.0 if highest <= 255 else 1 / 257
+        return np.asarray(np.rint(values.astype(np.float64) * scale).astype(np.uint8))
+    if values.dtype.itemsize > 2 and highest <= 255:
+        return values.astype(np.uint8)
+    return np.asarray((values.astype(np.uint32) // 257).astype(np.uint8))
+
+
+# Large JPEGs shrunk by libjpeg-turbo while they are decoded, then by a bilinear filter: many times as fast.
+
+BILINEAR = Image.Resampling.BILINEAR  # Pillow's averages over all the pixels that shrink into one
+
+
+def shrink_jpeg(data: bytes, header: Image.Image, size: int) -> np.ndarray | None:
+    """libjpeg-turbo decodes at 1/8, 1/4 or 1/2 where that leaves at least 9/8 of the size; that is shrunk on.
+
+    None where Pillow has to decide: other formats, small images, CMYK, and files that libjpeg complains about."""
+    if header.format not in ("JPEG", "MPO") or header.mode not in ("RGB", "L"):
+        return None
+    width, height = header.size
+    part = next((part for part in (8, 4, 2) if 8 * min(width, height) >= 9 * size * part), 1)
+    if part == 1:
+        return None
+    try:
+        pixels = simplejpeg.decode_jpeg(
+            data, "RGB", min_height=-(-height // part), min_width=-(-width // part)
+        )
+    except ValueError:
+        return None
+    if width % part == 0 and height % part == 0:
+        return _shrink(pixels, size)
+    # sizes were rounded up: without the box, 531 pixels at 1/4 would be squeezed as if they were 532
+    box = (0, 0, width / part, height / part)
+    return np.asarray(Image.fromarray(pixels).resize((size, size), BILINEAR, box=box))
+
+
+def _shrink(pixels: np.ndarray, size: int) -> np.ndarray:
+    """Pillow's bilinear filter as torch computes it: three times as fast, some values differ by 1."""
+    import torch  # here: a process that draws synthetic images would start slowly with it
+
+    planes = torch.from_numpy(pixels)[None].permute(0, 3, 1, 2)  # (1, 3, H, W), channels last in memory
+    small = torch.nn.functional.interpolate(planes, (size, size), mode="bilinear", antialias=True)
+    return np.ascontiguousarray(small.permute(0, 2, 3, 1).numpy()[0])  # (size, size, 3)
+
+
+# Image files into square pixels. Large JPEGs go through libjpeg-turbo, everything else through Pillow.
+
+MAX_PIXELS = 89_478_485  # Pillow's own limit; a small file can claim to be larger and fill the memory
+RULES = "decode rules 3"  # raise it when the pixels of the same file come out differently
+
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_DAMAGED = (OSError, SyntaxError, ValueError, KeyError, EOFError, MemoryError, struct.error)
+_FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")  # no others: some formats start outside programs
+
+
+@dataclass(frozen=True)
+class FileReader:
+    """Reads image files below a folder; an image's id is its path there."""
+
+    root: Path
+
+    def read(self, image_id: str, size: int) -> np.ndarray:
+        """(size, size, 3) uint8 RGB; raises UnreadableImageError with a reason."""
+        return decode(self._bytes(image_id), size)
+
+    def whole(self, image_id: str) -> Image.Image:
+        """The image in its own size, RGB and upright; raises UnreadableImageError with a reason."""
+        return decode_whole(self._bytes(image_id))
+
+    def _bytes(self, image_id: str) -> bytes:
+        return read_file(self.root / image_id)
+
+    def dimensions(self, image_id: str) -> tuple[int, int]:
+        """Width and height as the file's header has them; raises UnreadableImageError with a reason."""
+        return read_dimensions(self.root / image_id)
+
+    def path(self, image_id: str) -> Path:
+        return self.root / image_id
+
+    def fingerprint(self, ids: Sequence[str]) -> str:
+        """Folder, sizes and times of the files, so that a changed file is decoded again."""
+        digest = hashlib.sha256(f"{RULES}\0{self.root.resolve()}".encode(errors="surrogateescape"))
+        for image_id in ids:
+            digest.update(stamp(os.path.join(self.root, image_id)).encode())
+        return digest.hexdigest()
+
+
+def file_of(reader: Reader, image_id: str) -> Path | None:
+    """The file of an image, where the reader reads files and tells them by a method `path`."""
+    path = getattr(reader, "path", None)
+    return path(image_id) if callable(path) else None
+
+
+def dimensions_of(reader: Reader, image_id: str) -> tuple[int, int]:
+    """Width and height of an image, told by a method `dimensions` or by its file; (0, 0) where neither tells."""
+    told = getattr(reader, "dimensions", None)
+    path = None if callable(told) else file_of(reader, image_id)
+    try:
+        return told(image_id) if callable(told) else read_dimensions(path) if path else (0, 0)
+    except UnreadableImageError:  # no picture, or removed since it was read
+        return 0, 0
+
+
+def decode(data: bytes, size: int) -> np.ndarray:
+    """The bytes of an image file as (size, size, 3) uint8 RGB; raises UnreadableImageError with a reason."""
+    image = _open(io.BytesIO(data))
+    try:
+        pixels = shrink_jpeg(data, image, size)
+        if pixels is None:
+            pixels = np.asarray(to_rgb(image).resize((size, size), BILINEAR))
+        turn = _turn_of(image)
+        return pixels if turn is None else np.asarray(Image.fromarray(pixels).transpose(turn))
+    except _DAMAGED as error:
+        raise UnreadableImageError(one_line(error)) from error
+
+
+def decode_whole(data: bytes) -> Image.Image:
+    """The bytes of an image file as RGB in its own size, upright; raises UnreadableImageError with a reason."""
+    image = _open(io.BytesIO(data))
+    try:
+        picture, turn = to_rgb(image), _turn_of(image)
+        return picture if turn is None else picture.transpose(turn)
+    except _DAMAGED as error:
+        raise UnreadableImageError(one_line(error)) from error
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a file; one that is not there, or may not be read, is an unreadable image."""
+    with _unreadable(path):
+        return read_whole(path)
+
+
+def read_dimensions(path: Path) -> tuple[int, int]:
+    """Width and height of an image file, from its header alone."""
+    with _unreadable(path):
+        refuse_special(path)
+        with open(path, "rb") as file:
+            return _open(file).size
+
+
+@contextmanager
+def _unreadable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (FileNotFoundError, PermissionError, IsADirectoryError, UnfitFileError) as error:
+        raise UnreadableImageError(error.strerror or str(error)) from error
+    except OSError as error:  # the disk or the network fails, not this image: nothing to remember
+        raise EndocilError(f"cannot read {path}: {error.strerror or error}; try again") from error
+
+
+def _open(file: IO[bytes]) -> Image.Image:
+    """Reads the header alone."""
+    if not file.read(1):
+        raise UnreadableImageError("the file is empty")
+    file.seek(0)
+    try:
+        image = Image.open(file, formats=_FORMATS)
+    except Image.DecompressionBombError as error:
+        raise UnreadableImageError(one_line(error)) from error
+    except _DAMAGED as error:
+        raise UnreadableImageError("not a BMP, JPEG, PNG, TIFF or WebP image, or damaged") from error
+    if image.width * image.height > MAX_PIXELS:
+        raise UnreadableImageError(
+            f"{image.width} x {image.height} pixels; at most {MAX_PIXELS:,} are accepted"
+        )
+    return image
+
+
+def _turn_of(header: Image.Image) -> Image.Transpose | None:
+    """What makes the picture upright, by the orientation that the camera noted in the file."""
+    try:
+        return _TURNS.get(header.getexif().get(ExifTags.Base.Orientation, 1))
+    except _DAMAGED:  # damaged notes of the camera do not make the picture unreadable
+        return None
+
+
+def stamp(path: str) -> str:
+    """Size, time and mode of a file, as a text."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return "missing;"
+    return f"{status.st_size},{status.st_mtime_ns},{status.st_mode};"  # the mode: whether it may be read
+
+
+def one_line(error: BaseException) -> str:
+    """What an exception says, or else its name."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,189 @@
+"""Capsule Vision 2024 (Handa et al., 2024): {training,validation}/<class>/<source>/<file>.jpg, and a public test set.
+
+The images of the test set lie in one folder; a table published later labels them. The paper's numbers need all
+three parts. Which source an image comes from is told by its folder, or else by the tables beside the images.
+"""
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from endocil.data.table import ImageTable
+from endocil.datasets.public.downloads import Download, Entry, find_download
+from endocil.datasets.public.facts import Archive, DataSet, parse_counts
+from endocil.datasets.public.kvasir_capsule import with_video
+from endocil.datasets.public.tables import Row, listed, repeated_names, table_of
+from endocil.datasets.public.xlsx import read_xlsx
+from endocil.errors import EndocilError
+from endocil.io.archives import Progress
+from endocil.io.files import expand
+
+FACTS = DataSet(
+    name="capsule-vision",
+    title="Capsule Vision 2024",
+    variable="CAPSULE_VISION",
+    pages=(
+        "https://doi.org/10.6084/m9.figshare.26403469.v1 (training and validation)",
+        "https://doi.org/10.6084/m9.figshare.27200664.v1 (test)",
+        "https://github.com/misahub2023/Capsule-Vision-2024-Challenge (Results/test_data.xlsx: the test labels)",
+    ),
+    archives=(
+        Archive(
+            "figshare file 48018562",
+            "Dataset/{training,validation}/<class>/<source>/<file>.jpg and two .xlsx tables",
+            "https://figshare.com/ndownloader/files/48018562",
+        ),
+        Archive(
+            "figshare file 49717386",
+            "Testing set/Images/<file>.jpg, without labels",
+            "https://figshare.com/ndownloader/files/49717386",
+        ),
+    ),
+    place=(
+        "Extract both archives into one folder and put test_data.xlsx there; root is that folder. Or give the "
+        "archives and the table by data.root, data.test and data.test_labels."
+    ),
+    licence="not resolved: its repository states none; read it on the two figshare pages",
+    citation=(
+        "Handa et al., Capsule Vision 2024 Challenge: Multi-Class Abnormality Classification for Video Capsule "
+        "Endoscopy, arXiv 2408.04940 (2024)"
+    ),
+    splits=(
+        "training and validation folders and the public test set; the part from Kvasir-Capsule is split by frame, and "
+        "all its 41 videos are both in training and in validation"
+    ),
+    counts={
+        "train": parse_counts(
+            "Angioectasia 1154; Bleeding 834; Erosion 2694; Erythema 691; Foreign Body 792; Lymphangiectasia 796; "
+            "Normal 28663; Polyp 1162; Ulcer 663; Worms 158"
+        ),
+        "validation": parse_counts(
+            "Angioectasia 497; Bleeding 359; Erosion 1155; Erythema 297; Foreign Body 340; Lymphangiectasia 343; "
+            "Normal 12287; Polyp 500; Ulcer 286; Worms 68"
+        ),
+        "test": parse_counts(
+            "Angioectasia 37; Bleeding 334; Erosion 49; Erythema 17; Foreign Body 48; Lymphangiectasia 155; "
+            "Normal 3526; Polyp 11; Ulcer 181; Worms 27"
+        ),
+    },
+    aliases={},
+    presets=("capsule-vision", "capsule-vision-with-normal"),
+    remarks=(
+        "Groups (videos) are known for the images from Kvasir-Capsule alone: 38,592 of the 53,739 of training and "
+        "validation. Those images are also in Kvasir-Capsule: never train on one and test on the other.",
+    ),
+)
+
+_FOLDERS = {"train": "training", "validation": "validation"}
+_FRAME = re.compile(r"([0-9a-f]{16})_(\d{1,9})\.\w+")  # of Kvasir-Capsule; other sources name no video
+
+
+def load(
+    *,
+    root: str,
+    test: str | None = None,
+    test_labels: str | None = None,
+    progress: Progress | None = None,
+) -> ImageTable:
+    """The images at `root`; `test` is the test set where it lies elsewhere, `test_labels` its table (.xlsx)."""
+    found = find_download(FACTS, root, progress=progress)
+    if test is not None:
+        _add_test_set(found, test, progress)
+    rows = [_row(entry) for entry in found.entries]
+    rows, notes = _compared_with_tables(found, rows)
+    tested, more = _test_rows(found, test_labels)
+    repeated = repeated_names(rows)
+    if repeated:
+        more.append(
+            f"{len(repeated):,} file names occur more than once ({listed(repeated, 2)}): an image is known by its path."
+        )
+    return table_of(found, [with_video(row, _FRAME) for row in (*rows, *tested)], (*notes, *more))
+
+
+def _row(entry: Entry) -> Row:
+    top = (_FOLDERS[entry.part],) if entry.part in _FOLDERS else (entry.part,) if entry.part else ()
+    source = entry.below[0] if len(entry.below) > 1 else ""
+    return Row("/".join((*top, entry.id)), entry.label, entry.path, entry.part, source=source.upper())
+
+
+def _add_test_set(found: Download, test: str, progress: Progress | None) -> None:
+    more = find_download(FACTS, test, "data.test", progress)
+    found.homeless += more.homeless
+    found.labels += more.labels
+    found.others.update(more.others)
+
+
+def _test_rows(found: Download, test_labels: str | None) -> tuple[list[Row], list[str]]:
+    """Images in no class folder whose names the table of test labels knows."""
+    tables = [expand(test_labels, "data.test_labels")] if test_labels else _tables(found, "test_data.xlsx")
+    if not tables:
+        if not found.homeless:
+            return [], []
+        return [], ["Without test_data.xlsx (data.test_labels) images of the test set have no class."]
+    label_of = _test_labels(tables[0])
+    images = {os.path.realpath(file.path): file for file in found.homeless}  # root and test may overlap
+    rows = [
+        Row(f"test/{file.name}", label_of[file.name], file.path, "test")
+        for file in images.values()
+        if file.name in label_of
+    ]
+    missing = len(label_of) - len(rows)
+    return rows, [f"{missing:,} labelled images of the test set are not there."] if missing else []
+
+
+def _test_labels(path: Path) -> dict[str, str]:
+    label_of: dict[str, str] = {}
+    for row in read_xlsx(path):
+        if not {"image_path", "class_label"} <= row.keys():
+            raise EndocilError(
+                f"{path} has no columns image_path and class_label; expected Results/test_data.xlsx"
+            )
+        name, label = _slashes(row["image_path"])[-1], FACTS.class_of(row["class_label"])
+        if label is None:
+            raise EndocilError(f"{path}: '{row['class_label']}' is no class of {FACTS.title}")
+        if label_of.setdefault(name, label) != label:
+            raise EndocilError(f"{path} labels {name} as {label_of[name]} and as {label}")
+    return label_of
+
+
+def _compared_with_tables(found: Download, rows: list[Row]) -> tuple[list[Row], list[str]]:
+    """Sources for images without a source folder, and what the tables and the folders do not agree on."""
+    told = dict(_told(found))
+    if not told:
+        return rows, []
+    without_source = {"/".join((*path[:2], path[-1])): path for path in told}
+    paths = [without_source.get(row.id) if not row.source else tuple(row.id.split("/")) for row in rows]
+    labels = [told.get(path, ("", "")) if path else ("", "") for path in paths]
+    rows = [replace(row, source=row.source or source) for row, (_, source) in zip(rows, labels, strict=True)]
+    notes = []
+    missing = len(told) - sum(label != "" for label, _ in labels)
+    if missing:
+        notes.append(f"{missing:,} images of the tables beside the images are not there.")
+    other = [row.id for row, (label, _) in zip(rows, labels, strict=True) if label not in ("", row.label)]
+    if other:
+        notes.append(
+            f"{len(other):,} images have another class in the table than by their folder: {listed(other)}."
+        )
+    return rows, notes
+
+
+def _told(found: Download) -> Iterator[tuple[tuple[str, ...], tuple[str, str]]]:
+    """Path from training or validation on, spelled as ids are -> (class, source)."""
+    for table in _tables(found, "training_data.xlsx", "validation_data.xlsx"):
+        for row in read_xlsx(table):
+            path = _slashes(row.get("image_path", ""))
+            label = next((name for name in FACTS.classes if row.get(name) in ("1", "1.0")), "")
+            folder = FACTS.class_of(path[1]) if len(path) > 2 else None
+            if folder is not None:
+                yield (path[0].lower(), folder, *path[2:]), (label, row.get("Dataset", "").upper())
+
+
+def _tables(found: Download, *names: str) -> list[Path]:
+    return [Path(file.path) for file in found.labels if file.name.lower() in names]
+
+
+def _slashes(path: str) -> tuple[str, ...]:
+    """The tables were written on Windows."""
+    return tuple(part for part in path.replace("\\", "/").split("/") if part)

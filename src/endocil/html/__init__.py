@@ -1,0 +1,1 @@
+"""The one HTML library: markup and charts of every page."""

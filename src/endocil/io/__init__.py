@@ -1,0 +1,1 @@
+"""Files, locks, archives and terminal text."""

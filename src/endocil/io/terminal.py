@@ -1,0 +1,165 @@
+"""Text from outside: none of it may steer a terminal or begin a line of its own."""
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from rich.table import Column
+
+from endocil.errors import EndocilError
+
+CONTROL = "\x00-\x1f\x7f-\x9f\u2028\u2029"  # C0, delete, C1, and the separators of lines and paragraphs
+_CONTROL = re.compile(f"[{CONTROL}]")
+_UNSHOWN = re.compile(f"[{CONTROL}\ud800-\udfff]")  # and bytes of names that are no valid UTF-8
+
+
+def printable(text: str) -> str:
+    r"""The text on one line, with such characters as \n, \x1b or \udcff."""
+    return _UNSHOWN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def refuse_control(place: str, text: str) -> None:
+    """Told by the place, which is plain, and without the text around it."""
+    found = _CONTROL.search(text)
+    if found:
+        raise EndocilError(
+            f"{place} has the character U+{ord(found[0]):04X}; a bundle takes no control characters and no breaks of "
+            f"lines: {printable(text)[:80]}"
+        )
+
+
+def refuse_control_in(place: str, value: Any) -> None:
+    """In every key and text of what JSON can hold, however deep."""
+    for where, text in _texts(place, value):
+        refuse_control(where, text)
+
+
+def _texts(place: str, value: Any) -> Iterator[tuple[str, str]]:
+    left = [(place, value)]
+    while left:
+        where, one = left.pop()
+        if isinstance(one, str):
+            yield where, one
+        elif isinstance(one, dict):
+            yield from ((f"{where}: a name", key) for key in one)
+            left += [(f"{where}.{printable(key)[:50]}"[-300:], inner) for key, inner in one.items()]
+        elif isinstance(one, list | tuple):
+            left += [(f"{where}.{number}"[-300:], inner) for number, inner in enumerate(one)]
+
+
+# A run on the screen: a bar with the time left on a terminal, plain lines otherwise. Fed by the run's events.
+
+
+class Display:
+    """Shows events. The first, the plan, says how many image passes the run will train and how many are done."""
+
+    def __init__(self, console: Console, name: str) -> None:
+        self.console, self.name = console, name
+        self.done, self.total = 0, 1
+        self.trained = 0.0  # seconds of training seen, for the time left
+        self.measured = 0  # image passes that took them
+        self.bar: Progress | None = None
+        self.row = TaskID(0)
+
+    def __enter__(self) -> "Display":
+        if self.console.is_terminal:
+            rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # cut short on a narrow terminal
+            columns = (
+                TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+                BarColumn(bar_width=16),
+                TextColumn("{task.fields[left]}", table_column=Column(no_wrap=True)),
+                TextColumn("{task.fields[losses]}", table_column=rest),
+            )
+            self.bar = Progress(*columns, console=self.console, transient=True, expand=True)
+            self.row = self.bar.add_task(self.name, total=self.total, left="", losses="")
+            self.bar.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        show = {
+            "remarks": self._remarks,
+            "plan": self._plan,
+            "task": self._task,
+            "epoch": self._epoch,
+            "selection": self._selection,
+            "learned": self._learned,
+        }
+        show[record["event"]](record)
+
+    def _remarks(self, record: dict[str, Any]) -> None:
+        for remark in record["remarks"]:
+            self._say(f"note: {remark}")
+
+    def _plan(self, record: dict[str, Any]) -> None:
+        self.total, self.done = record["images"], record["done"]
+        if self.bar is not None:
+            self.bar.update(self.row, total=self.total, completed=self.done)
+
+    def _task(self, record: dict[str, Any]) -> None:
+        classes = ", ".join(record["classes"])
+        self._say(
+            f"{self.name}  task {record['task']}: {classes}; {record['new']:,} new images, "
+            f"{record['exemplars']:,} exemplars"
+        )
+        for note in record["notes"]:
+            self._say(f"  note: {note}")
+
+    def _epoch(self, record: dict[str, Any]) -> None:
+        self.done += record["images"]
+        if not record.get("shared"):  # another run has spent that time
+            self.measured += record["images"]
+            self.trained += record["seconds"]
+        left = (self.total - self.done) * self.trained / max(1, self.measured)
+        losses = ", ".join(f"{name} {value:.3f}" for name, value in record["losses"].items())
+        where = f"task {record['task']} {record['phase']} {record['epoch'] + 1}/{record['epochs']}"
+        if self.bar is not None:
+            text, left_text = f"{self.name}  {where}", f"{duration(left)} left"
+            self.bar.update(self.row, completed=self.done, description=text, left=left_text, losses=losses)
+        elif (record["epoch"] + 1) % max(1, record["epochs"] // 4) == 0:
+            self._say(
+                f"  {where}: {losses}; {record['images_per_second']:.0f} images/s; {duration(left)} left"
+            )
+
+    def _selection(self, record: dict[str, Any]) -> None:
+        measured = ""
+        if record["mmd2"] is not None:
+            measured = f", squared MMD {record['mmd2']:.4f} (bound {record['bound']:.3f})"
+        self._say(f"  kept {record['kept']} of {record['of']} {record['class']}{measured}")
+
+    def _learned(self, record: dict[str, Any]) -> None:
+        self._say(
+            f"  learned: {record['parameters']:,} parameters predict; "
+            f"at most {record['peak_megabytes']:,.0f} MB of memory so far"
+        )
+
+    def _say(self, text: str) -> None:
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    seconds = max(0.0, seconds)
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    if seconds < 3600:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def plain_progress(console: Console, what: str) -> Callable[[int, int], None]:
+    """Progress of work that is counted, such as decoding images: a line a few seconds apart."""
+    shown = time.monotonic()
+
+    def progress(done: int, total: int) -> None:
+        nonlocal shown
+        if time.monotonic() - shown > 3.0:
+            shown = time.monotonic()
+            console.print(f"  {what}: {done:,} of {total:,} ({done / max(1, total):.0%})", highlight=False)
+
+    return progress

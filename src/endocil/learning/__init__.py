@@ -1,0 +1,1 @@
+"""How a model learns: memory, one step of learning, the training loop, checkpoints."""

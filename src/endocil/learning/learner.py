@@ -1,0 +1,194 @@
+"""One step of a life: grow, train the phases, consolidate, choose exemplars, measure the class means."""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from endocil.data.augment import Augmentation
+from endocil.data.batches import ImageSet
+from endocil.data.cache import Images
+from endocil.data.scenario import Task
+from endocil.learning.checkpoint import Checkpoint, Position, grow, save_checkpoint
+from endocil.learning.events import Journal
+from endocil.learning.first_task import FirstTasks, put_into
+from endocil.learning.memory import ExemplarMemory, remember
+from endocil.learning.numerics import Bits, Precision, refuse_not_finite
+from endocil.learning.parallel import agree, by_one, peak_megabytes
+from endocil.learning.training import Epoch, fit, momentum_of
+from endocil.methods.base import Method, Phase, TaskData
+from endocil.networks import compile_backbones, share_batch_norm
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lightning_fabric import Fabric
+
+
+class Learner:
+    """A method and its memory that learn task after task, leaving a checkpoint behind as they go."""
+
+    def __init__(
+        self,
+        method: Method,
+        memory: ExemplarMemory | None,
+        images: Images,
+        *,
+        folder: "Path",
+        fabric: "Fabric",
+        journal: Journal,
+        augmentation: Augmentation,
+        seed: int,
+        evaluation_batch: int = 256,
+        checkpoint_seconds: float = 30.0,
+        first_tasks: FirstTasks | None = None,
+        bits: Bits = "32",
+        accumulate: int = 1,
+        compiled: bool = False,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.method, self.memory, self.images = method, memory, images
+        self.folder, self.fabric, self.journal = folder, fabric, journal
+        self.augmentation, self.seed = augmentation, seed
+        self.evaluation_batch, self.checkpoint_seconds = evaluation_batch, checkpoint_seconds
+        self.first_tasks, self.bits, self.accumulate, self.compiled = first_tasks, bits, accumulate, compiled
+        self.clock, self.saved_at = clock, clock()
+
+    def learn(self, task: Task, new: ImageSet, unfinished: Checkpoint | None = None) -> None:
+        """Learn a task's new images; an unfinished checkpoint of this task says where to go on."""
+        at = unfinished.position if unfinished else Position(task.index)
+        if at.grown == task.index:
+            grow(self.method, task, self.fabric.device)
+        self._prepare()
+        data = TaskData(new, self._exemplars(), self.augmentation)
+        phases = self.method.phases(task, data)
+        if at == Position(task.index):
+            self._announce(task, data, phases)
+        for index in range(at.phase, len(phases)):
+            rest = unfinished if index == at.phase and at.epoch else None
+            alone = self.fabric.world_size == 1  # several processes round otherwise
+            if self.first_tasks is not None and alone and phases[index].shared and task.index == 0:
+                self._train_once(self.first_tasks, task, index, phases[index], rest)
+            else:
+                self._train(task, index, phases[index], rest)
+        self.method.consolidate(task, data)
+        agree(self.fabric, self.method.state_dict().values())
+        self.method.statistics |= by_one(self.fabric, lambda: self.method.statistics)
+        values = {**self.method.state_dict(), **self.method.statistics}
+        refuse_not_finite(values, f"after task {task.index} was consolidated")
+        self._remember(task, new)
+        parameters = {parameter for module in self.method.predictors for parameter in module.parameters()}
+        self.journal.write(
+            "learned",
+            task=task.index,
+            parameters=sum(parameter.numel() for parameter in parameters),
+            peak_megabytes=peak_megabytes(self.fabric.device),
+        )
+
+    def save(
+        self,
+        position: Position,
+        phase: Phase | None = None,
+        epoch: Epoch | None = None,
+        precision: Precision | None = None,
+    ) -> None:
+        if self.fabric.global_rank > 0:
+            return
+        save_checkpoint(
+            self.folder,
+            position,
+            self.journal.lines,
+            self.method,
+            self.memory,
+            momentum=momentum_of(epoch.optimizer) if epoch else (),
+            rule=phase.gradients if phase and epoch else None,
+            precision=precision,
+        )
+        self.saved_at = self.clock()
+
+    def _prepare(self) -> None:
+        """What a network needs after it has grown, before it learns."""
+        if self.fabric.world_size > 1:
+            share_batch_norm(self.method)
+        if self.compiled:
+            compile_backbones(self.method)
+
+    def _exemplars(self) -> ImageSet:
+        if self.memory is None:
+            return ImageSet.of(self.images, torch.empty(0, dtype=torch.int64), from_memory=True)
+        return self.memory.images(self.images)
+
+    def _announce(self, task: Task, data: TaskData, phases: tuple[Phase, ...]) -> None:
+        plan = [
+            {"name": phase.name, "epochs": phase.schedule.epochs, "images": len(phase.images)}
+            for phase in phases
+        ]
+        self.journal.write(
+            "task",
+            task=task.index,
+            classes=list(self.images.table.classes[task.new]),
+            new=len(data.new),
+            exemplars=len(data.exemplars),
+            phases=plan,
+            notes=self.method.notes(task, data),
+        )
+
+    def _train_once(
+        self, store: FirstTasks, task: Task, index: int, phase: Phase, unfinished: Checkpoint | None
+    ) -> None:
+        """Take the phase's network from the store, or train it and keep it there for others."""
+
+        def say(text: str) -> None:
+            self.journal.show({"event": "remarks", "remarks": [text]})
+
+        same = {"seed": self.seed, "augmentation": self.augmentation}
+        with store.of(self.method, phase, **same, say=say) as place:  # type: ignore[arg-type]
+            found = place.take()
+            if found is None:
+                self._train(task, index, phase, unfinished)
+                place.keep(self.method, self.journal.epochs(task.index, phase.name))
+                return
+        put_into(self.method, found.state)
+        for record in found.epochs[unfinished.position.epoch if unfinished else 0 :]:
+            self.journal.write(**{**record, "shared": True})
+        self.save(Position(task.index, index + 1, 0))
+
+    def _train(self, task: Task, index: int, phase: Phase, unfinished: Checkpoint | None) -> None:
+        start, momentum, precision = 0, [], Precision(self.bits)
+        if unfinished is not None:
+            start, momentum = unfinished.position.epoch, unfinished.momentum()
+            phase.gradients.load_state_dict(unfinished.part("rule"))
+            precision.load_state_dict(unfinished.part("precision") or precision.state_dict())
+        phase.gradients.to(self.fabric.device)
+        for epoch in fit(
+            phase,
+            self.method,
+            fabric=self.fabric,
+            augmentation=self.augmentation,
+            seed=self.seed,
+            key=(task.index, index),
+            observe=self.method.classifier,
+            start=start,
+            momentum=momentum,
+            precision=precision,
+            accumulate=self.accumulate,
+        ):
+            where = {
+                "task": task.index,
+                "phase": phase.name,
+                "epoch": epoch.index,
+                "epochs": phase.schedule.epochs,
+            }
+            self.journal.write("epoch", **where, **epoch.measured)
+            if self.clock() - self.saved_at >= self.checkpoint_seconds:
+                self.save(Position(task.index, index, epoch.index + 1), phase, epoch, precision)
+        self.save(Position(task.index, index + 1, 0))
+
+    def _remember(self, task: Task, new: ImageSet) -> None:
+        if self.memory is None:
+            return
+        for choice in remember(self.method, self.memory, new, task, self.evaluation_batch, self.fabric):
+            name = self.images.table.classes[choice.label]
+            what = {"task": task.index, "class": name, "kept": choice.kept, "of": choice.of}
+            self.journal.write("selection", **what, mmd2=choice.mmd2, bound=choice.bound)

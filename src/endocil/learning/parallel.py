@@ -1,0 +1,246 @@
+"""Several processes that learn one network: each takes a share of every batch, and all agree on everything else.
+
+They start equal and draw the same random numbers; gradients are added up before each step, so they stay equal.
+With one process nothing here costs anything.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed
+from torch import Tensor
+
+from endocil.errors import EndocilError
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+T = TypeVar("T")
+
+
+def add_up(fabric: "Fabric", tensors: Iterable[Tensor]) -> None:
+    """Replace each tensor by its sum over the processes."""
+    if fabric.world_size > 1:
+        _in_one_message(tensors, torch.distributed.all_reduce)
+
+
+def agree(fabric: "Fabric", tensors: Iterable[Tensor]) -> None:
+    """Replace each tensor by that of the first process: other processors may have rounded otherwise."""
+    if fabric.world_size > 1:
+        _in_one_message(tensors, lambda flat: torch.distributed.broadcast(flat, 0))
+
+
+@torch.no_grad()
+def _in_one_message(tensors: Iterable[Tensor], send: Callable[[Tensor], object]) -> None:
+    """One for each kind of number and device."""
+    alike: dict[object, list[Tensor]] = {}
+    for tensor in tensors:
+        alike.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for same in alike.values():
+        flat = torch.cat([tensor.reshape(-1) for tensor in same])
+        send(flat)
+        parts = torch.split(flat, [tensor.numel() for tensor in same])
+        for tensor, part in zip(same, parts, strict=True):
+            tensor.copy_(part.view(tensor.shape))
+
+
+def gathered(fabric: "Fabric", value: T) -> list[T]:
+    """The values of all processes, in their order, on every process."""
+    if fabric.world_size == 1:
+        return [value]
+    found: list[T | None] = [None] * fabric.world_size
+    torch.distributed.all_gather_object(found, value)
+    return found  # type: ignore[return-value]
+
+
+def by_one(fabric: "Fabric", action: Callable[[], T]) -> T:
+    """Done by the first process alone; what it returns, or the error it meets, comes to all of them."""
+    if fabric.world_size == 1:
+        return action()
+    answer: tuple[T | None, str | None] = (None, None)
+    if fabric.global_rank == 0:
+        try:
+            answer = (action(), None)
+        except EndocilError as error:
+            answer = (None, str(error))
+    value, problem = fabric.broadcast(answer)
+    if problem is not None:
+        raise EndocilError(problem)
+    return value  # type: ignore[return-value]
+
+
+# How much memory this process has needed so far.
+
+
+def peak_megabytes(device: torch.device) -> float:
+    """The most memory in use at any one time: of the accelerator, or of the whole process on a CPU; 0 if unknown."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 1e6
+    try:
+        import resource
+    except ImportError:  # not on every system
+        return 0.0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
+
+
+# What learns: a processor, a graphics card, or several of them on one or more machines.
+
+TORCHRUN, SLURM = "torchrun", "Slurm"
+PLACES = ("NODE_RANK", "LOCAL_RANK")  # without a launcher: of the machine, and of a process on it
+MEETING = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")  # without a launcher, where machines find each other
+COMPILER = ("torch._dynamo", "torch._inductor")  # whose errors tell that torch.compile cannot be used
+LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused", "NCCL")
+PATIENCE = timedelta(hours=1)  # one process may have much to do alone, such as measuring leaks
+
+
+def leads() -> bool:
+    """Whether this process speaks and writes for all: known from the environment, before anything is set up."""
+    if "RANK" in os.environ:  # torchrun's number of a process among all
+        return os.environ["RANK"] == "0"
+    if _slurm_tasks() > 1:
+        return os.environ.get("SLURM_PROCID", "0") == "0"
+    return all(os.environ.get(name, "0") == "0" for name in PLACES)
+
+
+@contextmanager
+def learning_on(accelerator: str, devices: int = 1, nodes: int = 1) -> Iterator["Fabric"]:
+    """Fabric on these devices, with all its processes running."""
+    import torch.distributed
+
+    fabric = _start(accelerator, devices, nodes)
+    try:
+        with telling_compiler_errors():
+            yield fabric
+    except RuntimeError as error:
+        lost = isinstance(error, torch.distributed.DistError) or any(sign in str(error) for sign in LOST)
+        if fabric.world_size == 1 or not lost:
+            raise
+        raise EndocilError(
+            "another process of this run has ended; it tells why, if it could. Mend that and resume the run"
+        ) from error
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+@contextmanager
+def telling_compiler_errors() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        if not type(error).__module__.startswith(COMPILER):
+            raise
+        raise EndocilError(
+            f"train.compile does not work here: {str(error).strip().splitlines()[0]}; install a C++ compiler, or "
+            "run without train.compile"
+        ) from error
+
+
+def _start(accelerator: str, devices: int, nodes: int) -> "Fabric":
+    launcher, devices, nodes = started(devices, nodes)
+    if devices * nodes == 1:
+        return one_device(accelerator)
+    if nodes > 1 and not launcher:
+        _check_meeting(nodes)
+    from lightning_fabric.strategies.ddp import DDPStrategy
+
+    with _refusing(accelerator, f"with {devices} devices on {nodes} machines"):
+        strategy = DDPStrategy(timeout=PATIENCE)
+        fabric = _fabric(accelerator, devices=devices, num_nodes=nodes, strategy=strategy, launcher=launcher)
+        fabric.launch()
+    if fabric.world_size != devices * nodes:
+        raise EndocilError(
+            f"{devices} devices on {nodes} machines were asked for, but {fabric.world_size} processes are running; "
+            f"start as many by {launcher or 'srun or torchrun'}"
+        )
+    return fabric
+
+
+def one_device(accelerator: str) -> "Fabric":
+    """This process alone on a device."""
+    with _refusing(accelerator, "here"):
+        return _fabric(accelerator, devices=1, launcher="")
+
+
+def _fabric(accelerator: str, *, launcher: str, **how: Any) -> "Fabric":
+    from lightning_fabric import Fabric
+    from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+
+    # without a launcher the processes are started here, whatever Slurm has left in the environment
+    environment = None if launcher else LightningEnvironment()
+    return Fabric(accelerator=accelerator, plugins=environment, **how)
+
+
+@contextmanager
+def _refusing(accelerator: str, asked: str) -> Iterator[None]:
+    try:
+        yield
+    except (ImportError, ValueError, RuntimeError) as error:
+        raise EndocilError(f"run.accelerator '{accelerator}' cannot be used {asked}: {error}") from error
+
+
+def started(devices: int, nodes: int) -> tuple[str, int, int]:
+    """The launcher, and how many devices on how many machines it has started; without one "" and what is asked for."""
+    if devices < 1 or nodes < 1:
+        raise EndocilError(
+            f"{devices} devices on {nodes} machines were asked for; expected 1 or more of each"
+        )
+    launcher, *found = _launched()
+    if not launcher:
+        return "", devices, nodes
+    if [devices, nodes] not in ([1, 1], found):
+        raise EndocilError(
+            f"{devices} devices on {nodes} machines were asked for, but {launcher} has started {found[0]} "
+            f"processes on each of {found[1]}; leave --devices and --nodes out, or ask for as many"
+        )
+    return launcher, found[0], found[1]
+
+
+def _launched() -> tuple[str, int, int]:
+    """The launcher, how many processes it has started on each machine, and machines; "" where there is none."""
+    if "TORCHELASTIC_RUN_ID" in os.environ and "LOCAL_WORLD_SIZE" in os.environ:
+        return TORCHRUN, _number("LOCAL_WORLD_SIZE"), _number("GROUP_WORLD_SIZE")
+    tasks, machines = _slurm_tasks(), _number("SLURM_STEP_NUM_NODES")
+    if tasks == 1:
+        return "", 1, 1
+    if tasks % machines:
+        raise EndocilError(
+            f"Slurm has started {tasks} processes on {machines} machines; start as many on each, by srun's "
+            "--ntasks-per-node"
+        )
+    return SLURM, tasks // machines, machines
+
+
+def _slurm_tasks() -> int:
+    """As many as srun has started: in a batch script without it there is one process, whatever the job may have."""
+    return _number("SLURM_STEP_NUM_TASKS")
+
+
+def _check_meeting(nodes: int) -> None:
+    """Processes that are told too little would wait for each other for an hour."""
+    missing = [name for name in MEETING if not os.environ.get(name)]
+    if missing:
+        raise EndocilError(
+            f"{nodes} machines were asked for, but the environment has no {', '.join(missing)}; set "
+            f"{', '.join(MEETING)} on each machine, or start the run by torchrun or srun"
+        )
+    port, place = os.environ["MASTER_PORT"], os.environ["NODE_RANK"]
+    if not (port.isdigit() and 0 < int(port) < 65536):
+        raise EndocilError(f"the environment variable MASTER_PORT is '{port}'; expected a free port's number")
+    if not (place.isdigit() and int(place) < nodes):
+        raise EndocilError(
+            f"the environment variable NODE_RANK is '{place}'; expected this machine's number, 0 to {nodes - 1}"
+        )
+
+
+def _number(name: str) -> int:
+    text = os.environ.get(name, "1")
+    if not text.isdigit() or int(text) < 1:
+        raise EndocilError(f"the environment variable {name} is '{text}'; expected a number of 1 or more")
+    return int(text)

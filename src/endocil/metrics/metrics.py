@@ -1,0 +1,198 @@
+"""Metrics of class-incremental learning, in percent: pure functions of stored predictions.
+
+T + 1 tasks are counted t = 0..T; a[t][s] is the accuracy on the test images of task s by the model after task
+t, which chooses among all classes seen so far. EndoCIL (arXiv 2510.17200) prints its average forgetting with
+1/(T+1), but its tables' numbers are only plausible with 1/T: `af` is the one to compare with them.
+A division by zero counts as 0 in precision and F1; the recall of a class without test images is undefined.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from endocil.errors import EndocilError
+from endocil.model.predictions import HEADS, Head, Predictions
+
+METRICS: Mapping[str, str] = {
+    "acc_last": "Accuracy over the test images of all classes, after the last task.",
+    "f1_last": "Macro F1, the plain mean of the F1 of all classes, after the last task.",
+    "acc_avg": "Mean over the tasks of the accuracy on the classes seen so far.",
+    "f1_avg": "Mean over the tasks of the macro F1 of the classes seen so far.",
+    "af": "Average forgetting: accuracy on a task just after it was learnt minus that at the end, "
+    "mean over all tasks but the last; lower is better, below 0 a task gained.",
+    "af_printed": "The sum of `af` divided by the number of all tasks, as the paper's equation is printed.",
+    "forgetting_max": "As `af`, but from the best accuracy ever reached on a task.",
+    "balanced_last": "Balanced accuracy, the plain mean of the recalls of all classes, after the last task.",
+    "acc": "Accuracy on the classes seen so far, after each task.",
+    "f1": "Macro F1 of the classes seen so far, after each task.",
+    "task_accuracy": "Row t, column s: accuracy on the test images of task s after task t.",
+    "confusion": "Row i, column j: test images of class i given to class j, after the last task.",
+    "confusions": "The confusion matrix after each task.",
+    "per_class": "Recall, precision, F1 and number of test images of each class, after the last task.",
+    "per_class_over_tasks": "Recall of each class seen so far, after each task.",
+    "per_source": "Accuracy, recall, precision and F1 of each source alone, after the last task.",
+}
+TABLE_METRICS = ("acc_last", "f1_last", "acc_avg", "f1_avg", "af")  # the columns of the paper's tables
+
+Counts = NDArray[np.int64]  # (C, C) true class by predicted class
+Figures = dict[str, Any]
+
+
+def task_sizes(predictions: Sequence[Predictions]) -> list[int]:
+    """The number of classes each task adds."""
+    if not predictions:
+        raise EndocilError("no predictions given; expected those after each task, in the order of learning")
+    known = [(), *(p.classes for p in predictions)]
+    for old, now in pairwise(known):
+        if now[: len(old)] != old or now == old:
+            raise EndocilError(f"expected the classes {old} and new ones after them; came {now}")
+    return [len(now) - len(old) for old, now in pairwise(known)]
+
+
+def confusion(p: Predictions, head: Head) -> Counts:
+    """The number of images of each true class (row) given to each class (column)."""
+    c = len(p.classes)
+    return np.bincount(p.labels * c + p.predicted(head), minlength=c * c).reshape(c, c).astype(np.int64)
+
+
+def accuracy(p: Predictions, head: Head) -> float:
+    """Share of the images given their own class."""
+    return 100.0 * int(np.sum(p.predicted(head) == p.labels)) / len(p.images)
+
+
+def balanced_accuracy(p: Predictions, head: Head) -> float:
+    """Plain mean of the recalls of the classes that have images."""
+    return float(np.nanmean(_rates(confusion(p, head))["recall"]))
+
+
+def macro_f1(p: Predictions, head: Head) -> float:
+    """Plain mean over all seen classes of 2 TP / (images + predicted)."""
+    return float(_rates(confusion(p, head))["f1"].mean())
+
+
+def _rates(counts: Counts) -> dict[str, NDArray[Any]]:
+    """Of each class, (C,)."""
+    correct, images, given = counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)
+    return {
+        "recall": _percent(correct, images, empty=np.nan),
+        "precision": _percent(correct, given, empty=0.0),
+        "f1": _percent(2 * correct, images + given, empty=0.0),
+        "images": images,
+    }
+
+
+def _percent(part: NDArray[Any], whole: NDArray[Any], empty: float) -> NDArray[np.float64]:
+    return np.where(whole == 0, empty, 100.0 * part / np.maximum(whole, 1))
+
+
+def task_accuracy(predictions: Sequence[Predictions], head: Head) -> NDArray[np.float64]:
+    """a[t][s], (T+1, T+1); NaN above the diagonal and where a task has no test images."""
+    ends = np.cumsum(task_sizes(predictions))
+    a = np.full((len(ends), len(ends)), np.nan)
+    for t, p in enumerate(predictions):
+        counts = confusion(p, head)
+        tasks = np.searchsorted(ends, np.arange(len(counts)), side="right")  # (C,) task of each class
+        correct, images = (np.bincount(tasks, each) for each in (counts.diagonal(), counts.sum(axis=1)))
+        a[t, : t + 1] = _percent(correct, images, empty=np.nan)
+    return a
+
+
+def average_forgetting(a: NDArray[np.float64]) -> float:
+    """sum over s < T of (a[s][s] - a[T][s]) / T; NaN after one task, which cannot forget."""
+    return _mean(a.diagonal()[:-1] - a[-1, :-1])
+
+
+def af_printed(a: NDArray[np.float64]) -> float:
+    """The same sum / (T+1), as printed in the paper; its term s = T is 0."""
+    return average_forgetting(a) * (len(a) - 1) / len(a)
+
+
+def forgetting_max(a: NDArray[np.float64]) -> float:
+    """sum over s < T of (max over t of a[t][s] - a[T][s]) / T, PyCIL's forgetting; NaN after one task."""
+    return _mean(np.fmax.reduce(a, axis=0)[:-1] - a[-1, :-1])
+
+
+def _mean(values: NDArray[np.float64]) -> float:
+    return fmean(values.tolist()) if len(values) else float("nan")
+
+
+def per_class(p: Predictions, head: Head) -> dict[str, Figures]:
+    """Recall, precision, F1 and number of images by the name of the class."""
+    columns = {rate: _plain(values) for rate, values in _rates(confusion(p, head)).items()}
+    return {name: {rate: column[i] for rate, column in columns.items()} for i, name in enumerate(p.classes)}
+
+
+def per_source(p: Predictions, head: Head) -> dict[str, Figures]:
+    """The figures of each source's images alone; empty where no source is known.
+
+    Recall, precision and F1 are means over the classes that occur in the source."""
+    names = sorted(set(p.sources)) if any(p.sources) else []
+    return {name: _of_source(_only(p, name), head) for name in names}
+
+
+def _only(p: Predictions, source: str) -> Predictions:
+    rows = [row for row, name in enumerate(p.sources) if name == source]
+    return replace(
+        p,
+        images=tuple(p.images[row] for row in rows),
+        labels=p.labels[rows],
+        scores=p.scores[rows],
+        distances=None if p.distances is None else p.distances[rows],
+        sources=(source,) * len(rows),
+    )
+
+
+def _of_source(p: Predictions, head: Head) -> Figures:
+    rates = _rates(confusion(p, head))
+    occurs = rates["images"] > 0
+    means = {rate: float(values[occurs].mean()) for rate, values in rates.items()}
+    own = {"accuracy": accuracy(p, head), "images": len(p.images), "per_class": per_class(p, head)}
+    return means | own
+
+
+def summarise(predictions: Sequence[Predictions]) -> Figures:
+    """All metrics of a run by head, ready for JSON: None where undefined, or where a task lacks the head."""
+    missing = {"nearest_mean"} if any(p.distances is None for p in predictions) else set()
+    return {
+        **{head: None if head in missing else _of_head(predictions, head) for head in HEADS},
+        "classes": list(predictions[-1].classes),
+        "task_sizes": task_sizes(predictions),
+        "test_images": [len(p.images) for p in predictions],
+    }
+
+
+def _of_head(predictions: Sequence[Predictions], head: Head) -> Figures:
+    a = task_accuracy(predictions, head)
+    acc = [accuracy(p, head) for p in predictions]
+    f1 = [macro_f1(p, head) for p in predictions]
+    confusions = [confusion(p, head).tolist() for p in predictions]
+    recalls = [{name: each["recall"] for name, each in per_class(p, head).items()} for p in predictions]
+    last = predictions[-1]
+    return {
+        "acc_last": acc[-1],
+        "f1_last": f1[-1],
+        "acc_avg": fmean(acc),
+        "f1_avg": fmean(f1),
+        "af": _plain(average_forgetting(a)),
+        "af_printed": _plain(af_printed(a)),
+        "forgetting_max": _plain(forgetting_max(a)),
+        "balanced_last": balanced_accuracy(last, head),
+        "acc": acc,
+        "f1": f1,
+        "task_accuracy": _plain(a),
+        "confusion": confusions[-1],
+        "confusions": confusions,
+        "per_class": per_class(last, head),
+        "per_class_over_tasks": recalls,
+        "per_source": per_source(last, head),
+    }
+
+
+def _plain(values: Any) -> Any:
+    """Python numbers in lists; None for NaN, which JSON does not know."""
+    return np.where(np.isnan(values), np.array(None), values).tolist()

@@ -1,0 +1,1 @@
+"""A learned model: file format, inference, calibration."""

@@ -1,0 +1,118 @@
+"""What a bundle says of itself: settings, classes and when they were learned, calibration, results, its ancestors."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from endocil.errors import EndocilError
+from endocil.io.terminal import refuse_control
+
+FORMAT = 2
+MOST_CLASSES = 10_000  # more are refused before any memory is taken for them
+MOST_TASKS = 1_000
+LONGEST_NAME = 1024  # characters
+LONGEST_TERMS = 4_000  # characters: they stand beside every picture
+LARGEST_SIZE = 2048  # pixels along a side of what the network sees
+
+
+def _between(least: int, most: int) -> AfterValidator:
+    """A text of so many characters. Field(max_length) would refuse names of files that are no valid UTF-8."""
+
+    def checked(text: str) -> str:
+        if not least <= len(text) <= most:
+            raise ValueError(f"a text of {len(text):,} characters; expected {least} to {most:,}")
+        return text
+
+    return AfterValidator(checked)
+
+
+Name = Annotated[str, _between(1, LONGEST_NAME)]
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]  # sha256
+Text = Annotated[str, _between(0, 10_000)]
+Count = Annotated[int, Field(ge=0, lt=2**53)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Temperature = Annotated[float, Field(ge=1e-6, le=1e6)]
+Triple = tuple[float, float, float]
+
+
+class _Facts(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class LearnedClass(_Facts):
+    """A class in the order of learning."""
+
+    name: Name
+    task: Count
+    images: Count  # training images of it, over all tasks
+
+
+class Preprocessing(_Facts):
+    """From a picture to what the network sees."""
+
+    size: int = Field(ge=16, le=LARGEST_SIZE)  # pixels: resized to size x size, whatever its shape
+    crop_frame: bool  # the black frame around the scope's view is cut away first
+    mean: Triple  # of values from 0 to 1, red, green, blue
+    deviation: Triple
+    rules: Text  # of decoding; other rules give slightly other pixels
+
+
+class Calibration(_Facts):
+    """Fitted on held-out images, which were never trained on."""
+
+    images: int = Field(ge=2, lt=2**53)
+    temperature: Temperature  # the softmax head's logits are divided by it
+    mean_temperature: Temperature | None = None  # likewise minus the squared distances to the class means
+    error_before: Share  # expected calibration error with temperature 1
+    error: Share  # and with temperatures fitted on the other folds' images
+    folds: int = Field(ge=2, le=100)
+    unlike_threshold: (
+        float | None
+    )  # an image with a larger score is unlike anything learned; none: too few images
+    unlike_rate: float = Field(gt=0, lt=1)  # the share of images of learned classes that the threshold flags
+
+
+class Version(_Facts):
+    """One step in a bundle's life."""
+
+    made: Text  # when, UTC, ISO 8601
+    by: Literal["bundle", "learn", "forget"]
+    endocil: Text  # the version that did it
+    parent: Digest | None  # the bundle it was made from; none: a run
+    added: dict[Name, Count] = {}  # images that were learned, by class
+    removed: dict[Text, Count] = {}  # images that were taken out, by what was asked for
+    note: Text = ""
+
+
+class Terms(_Facts):
+    """Under which the pictures inside may be kept and used; said by whoever made the bundle."""
+
+    licence: Text = ""
+    consent: Text = ""
+
+
+def terms_of(licence: str, consent: str) -> Terms:
+    """As somebody typed them."""
+    for name, text in (("--licence", licence), ("--consent", consent)):
+        refuse_control(name, text)
+        if len(text) > LONGEST_TERMS:
+            raise EndocilError(
+                f"{name} has {len(text):,} characters; expected at most {LONGEST_TERMS:,}, such as where to find it"
+            )
+    return Terms(licence=licence, consent=consent)
+
+
+class Manifest(_Facts):
+    format: Literal[1, 2] = 2  # 1: no spread of features, another score of what is unlike
+    name: Name
+    settings: dict[str, Any]  # those of the run, every default written out, no folders
+    classes: tuple[LearnedClass, ...] = Field(min_length=1, max_length=MOST_CLASSES)
+    increments: tuple[Count, ...] = Field(min_length=1, max_length=MOST_TASKS)  # classes of each task
+    preprocessing: Preprocessing
+    calibration: Calibration | None
+    metrics: dict[str, Any] | None  # of the run's test images; none after a step that was not tested
+    environment: dict[str, Any]
+    terms: Terms = Terms()
+    history: tuple[Version, ...] = Field(min_length=1, max_length=100_000)  # the oldest first
+    learns: bool  # holds exemplars, or learns without any
+    pictures: bool = True  # no: made to hold no picture of a patient, and learning on keeps it so

@@ -1,0 +1,302 @@
+"""What whoever runs an ONNX file has to know, in the file: classes, how pixels are made, how to use what comes out."""
+
+import io
+import json
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from endocil.data import frame
+from endocil.datasets.synthetic import CLASSES, render
+from endocil.errors import EndocilError
+from endocil.io.files import write_atomically
+from endocil.learning.features import CLASS_MEANS, look, unit
+from endocil.methods import Method
+from endocil.model.disclaimer import NOTICE
+from endocil.model.file import Content, read_content
+from endocil.model.manifest import Calibration, Manifest, Preprocessing
+from endocil.model.out_of_distribution import MEANS, WHITENING, unlike_scores
+from endocil.model.restore import restored
+
+if TYPE_CHECKING:
+    import onnx
+
+INPUT = (
+    "uint8, batch x height x width x (red, green, blue), values from 0 to 255; the graph normalises them by mean and "
+    "deviation"
+)
+DECODING = (  # images/decode.py and modes.py in words
+    "the first page or frame of a file",
+    "upright: turned and mirrored as the EXIF orientation of the file says",
+    "transparent parts lie on black",
+    "gray of 16 bits: value // 257; gray of 32 bits: as 8 bits where no value is above 255, else as 16 bits; floats: "
+    "times 255 where none is above 1, as they are where none is above 255, else divided by 257, then rounded",
+    "CMYK and every other mode: to RGB as Pillow's convert('RGB') does; colour profiles are not applied",
+)
+RESIZING = (
+    "to size x size whatever the shape, by a bilinear filter that averages over all the pixels that shrink into one "
+    "(Pillow's BILINEAR)"
+)
+SHRINKING = (  # images/jpeg.py in words
+    "a gray or RGB JPEG whose shorter side is at least 9/8 of 2, 4 or 8 times the size is decoded by libjpeg at 1/2, "
+    "1/4 or 1/8, the smallest that applies, and resized from there; decoding it whole gives slightly other pixels"
+)
+FRAME = {  # images/frame.py in words
+    "rules": frame.RULES,
+    "black": frame.BLACK,
+    "squares": frame.SQUARES,
+    "edge": frame.EDGE,
+    "smallest": frame.SMALLEST,
+    "how": "before resizing, from the picture decoded whole, without shrinking: a pixel is lit where its brightest "
+    "channel is above black; lay squares of ceil(longer side / squares) pixels from the upper left corner; a square is "
+    "lit where at least half its pixels are; the view is the largest area of lit squares that touch by their sides; "
+    "take its box and one square more on each side; trim rows, and then columns, from both ends while less than the "
+    "share edge of their pixels in the box is lit; where nothing is lit, or the box has less than the share smallest "
+    "of the picture, nothing is cut",
+}
+SCORE = {  # how unlike anything learned an image is: by the spread of features, by class means, without either
+    "spread": "the output unlike_score",
+    "means": "square root of the smallest of mean_distances",
+    "logits": "minus the largest of logits",
+}
+MEAN_PROBABILITIES = "softmax of -mean_distances / mean_temperature"
+
+
+def describe(model: "onnx.ModelProto", content: Content) -> None:
+    """Write it into the model's metadata."""
+    import onnx
+
+    from endocil import __version__
+
+    manifest = content.manifest
+    name = manifest.name.encode("utf-8", "backslashreplace").decode()  # of a file, it may be no text
+    said: dict[str, Any] = {
+        "notice": NOTICE,
+        "name": name,
+        "classes": json.dumps(content.classes),
+        "preprocessing": json.dumps(preprocessing_of(manifest.preprocessing)),
+        "calibration": json.dumps(manifest.calibration and calibration_of(manifest.calibration, content)),
+        "bundle": content.digest,
+        "endocil": __version__,
+    }
+    model.producer_name, model.producer_version = "endocil", __version__
+    model.doc_string = f"{NOTICE} {name}: {len(content.classes)} classes."
+    onnx.helper.set_model_props(model, said)
+
+
+def preprocessing_of(rules: Preprocessing) -> dict[str, Any]:
+    """The constants, and in words what is done with a picture before it is pixels of the right size."""
+    steps = {"decoding": list(DECODING)}
+    cut: dict[str, Any] = {"frame": FRAME} if rules.crop_frame else {"shrinking": SHRINKING}
+    return {"input": INPUT, **rules.model_dump(mode="json"), **steps, **cut, "resizing": RESIZING}
+
+
+def calibration_of(fitted: Calibration, content: Content) -> dict[str, Any]:
+    """Without a threshold there is a score, and nothing says from where on an image is unlike anything learned."""
+    has_means = CLASS_MEANS in content.statistics
+    score = SCORE["spread" if content.spread else "means" if has_means else "logits"]
+    if fitted.unlike_threshold is not None:
+        score += "; unlike where it is above unlike_threshold"
+    means = {"mean_probabilities": MEAN_PROBABILITIES} if has_means else {}
+    return {**fitted.model_dump(mode="json"), "unlike_score": score, **means}
+
+
+# Does onnxruntime answer as torch does? Asked about pictures, one alone and several at once.
+
+PARITY_INPUT = "pixels"
+TOLERANCE = 1e-4  # relative and absolute
+COMPARED = 32  # pictures
+
+
+def temperature_of(manifest: Manifest) -> float:
+    return 1.0 if manifest.calibration is None else manifest.calibration.temperature
+
+
+def pictures_of(content: Content) -> tuple[Tensor, bool]:
+    """Pictures to compare on: the bundle's own, from its first to its last; drawn ones where it holds none."""
+    own = torch.cat([content.exemplars.pixels, content.held_out.pixels])
+    if len(own):
+        step = max(1, len(own) // COMPARED)
+        return own[::step][:COMPARED], False
+    size, names = content.manifest.preprocessing.size, sorted(CLASSES)
+    drawn = [render(0, names[index % len(names)], index, size) for index in range(COMPARED)]
+    return torch.from_numpy(np.stack(drawn)), True
+
+
+@torch.no_grad()
+def expected_of(method: Method, content: Content, pixels: Tensor) -> dict[str, Tensor]:
+    """By the functions that train and test with torch, not by the graph that was exported."""
+    seen = look(method, pixels, 8)
+    answers = {
+        "logits": seen.logits,
+        "probabilities": functional.softmax(seen.logits / temperature_of(content.manifest), dim=1),
+        "features": seen.features,
+    }
+    if seen.distances is not None:
+        answers["mean_distances"] = seen.distances
+    if content.spread:
+        answers["unlike_score"] = unlike_scores(seen, content.spread)
+    return answers
+
+
+def largest_difference(
+    data: bytes, outputs: tuple[str, ...], pixels: Tensor, expected: dict[str, Tensor]
+) -> float:
+    """The largest difference; one picture alone and several at once, so that the batch is really free."""
+    import onnxruntime  # type: ignore[import-untyped]
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    largest = 0.0
+    start = 0
+    while start < len(pixels):
+        rows = slice(start, start + (1 if start == 0 else 7))
+        answers = session.run(list(outputs), {PARITY_INPUT: pixels[rows].numpy()})
+        for name, answer in zip(outputs, answers, strict=True):
+            there, here = torch.from_numpy(answer), expected[name][rows]
+            difference = float((there - here).abs().max())
+            largest = max(largest, difference)
+            if not torch.allclose(there, here, rtol=TOLERANCE, atol=TOLERANCE):
+                raise EndocilError(
+                    f"onnxruntime and torch differ in {name} by {difference:.2g}, more than {TOLERANCE}; "
+                    f"nothing was written"
+                )
+        start = rows.stop
+    return largest
+
+
+# A bundle as an ONNX file, for systems that run no Python: pixels in, calibrated probabilities out.
+
+OPSET = 18
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written, and how near it is to torch."""
+
+    path: Path
+    outputs: tuple[str, ...]
+    pictures: int  # that were compared
+    generated: bool  # drawn by a program: the bundle holds none
+    difference: float  # the largest, of all outputs
+
+
+class Graph(nn.Module):
+    """(B, size, size, 3) uint8, red, green, blue, to logits, probabilities, features, and what follows from them."""
+
+    factor: Tensor
+    shift: Tensor
+    means: Tensor | None
+    whitening: Tensor | None
+    whitened: Tensor | None  # class means
+
+    def __init__(self, method: Method, content: Content) -> None:
+        super().__init__()
+        self.method, manifest = method, content.manifest
+        deviation = torch.tensor(manifest.preprocessing.deviation)
+        self.register_buffer("factor", 1.0 / (255.0 * deviation))
+        self.register_buffer("shift", -torch.tensor(manifest.preprocessing.mean) / deviation)
+        self.temperature = temperature_of(manifest)
+        means = method.statistics.get(CLASS_MEANS)
+        self.register_buffer("means", None if means is None else means.detach().clone())
+        self.register_buffer("whitening", content.spread.get(WHITENING))
+        self.register_buffer("whitened", content.spread.get(MEANS))
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        names = ("logits", "probabilities", "features")
+        told = {"mean_distances": self.means, "unlike_score": self.whitened}
+        return (*names, *(name for name, needed in told.items() if needed is not None))
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        values = (pixels.to(torch.float32) * self.factor + self.shift).permute(0, 3, 1, 2)
+        features = self.method.embed(values)
+        logits = self.method.classify(features)
+        answers = [logits, functional.softmax(logits / self.temperature, dim=1), features]
+        if self.means is not None:
+            directions = unit(features)
+            squares = directions.square().sum(dim=1, keepdim=True) + self.means.square().sum(dim=1)
+            answers.append((squares - 2.0 * directions @ self.means.T).clamp_min(0.0))
+        if self.whitening is not None and self.whitened is not None:
+            apart = (features @ self.whitening)[:, None] - self.whitened  # (B, C, d)
+            answers.append(apart.square().sum(dim=2).amin(dim=1).sqrt())
+        return tuple(answers)
+
+
+def export(bundle: Path | str, path: Path | str, *, trust: bool = False) -> Exported:
+    """Write the bundle's model as ONNX, once onnxruntime has answered as torch does; whole or not at all."""
+    _refuse_missing_packages()
+    bundle, path = Path(bundle), Path(path)
+    _refuse_to_write_over(bundle, path)
+    content = read_content(bundle)
+    method = restored(content, trust=trust)
+    graph = Graph(method, content).eval()
+    pixels, generated = pictures_of(content)
+    model = _traced(graph, content.manifest.preprocessing.size)
+    describe(model, content)
+    data = model.SerializeToString()
+    difference = largest_difference(data, graph.outputs, pixels, expected_of(method, content, pixels))
+    write_atomically(path, data)
+    return Exported(path, graph.outputs, len(pixels), generated, difference)
+
+
+def _refuse_missing_packages() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+    except ImportError as error:
+        raise EndocilError(
+            f"the export needs {error.name}; install it by: pip install 'endocil[onnx]'"
+        ) from error
+
+
+def _refuse_to_write_over(bundle: Path, path: Path) -> None:
+    """What is read is never written over."""
+    if path.is_dir():
+        raise EndocilError(f"{path} is a folder; expected the name of an ONNX file")
+    if path.exists() and bundle.exists() and os.path.samefile(bundle, path):
+        raise EndocilError(f"{path} is the bundle that is exported; choose another file with -o")
+
+
+def _traced(graph: Graph, size: int) -> "onnx.ModelProto":
+    """By tracing: no network here decides by what is on a picture. torch's other exporter takes many times as long."""
+    import onnx
+
+    example, file = torch.zeros(2, size, size, 3, dtype=torch.uint8), io.BytesIO()
+    names = list(graph.outputs)
+    with _quiet(), torch.no_grad():
+        torch.onnx.export(
+            graph,
+            (example,),
+            file,  # type: ignore[arg-type]  # a file will do, too
+            input_names=[PARITY_INPUT],
+            output_names=names,
+            opset_version=OPSET,
+            dynamic_axes={name: {0: "batch"} for name in (PARITY_INPUT, *names)},
+            dynamo=False,
+        )
+    return onnx.load_from_string(file.getvalue())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter tells of its own progress and of things that a user cannot change."""
+    level = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)

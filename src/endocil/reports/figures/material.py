@@ -1,0 +1,95 @@
+"""What figures are drawn from: finished runs, put together by their data and by experiment."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from endocil.runs.experiments import Group, groups, identity, split_label
+from endocil.runs.records import RunRecord
+
+Gallery = Mapping[str, Sequence[NDArray[np.uint8]]]  # class -> pixels of its exemplars, first choice first
+Drawings = Iterator[tuple[str, Figure]]  # what is added to the name of the file, and the figure
+Experiment = Group[RunRecord]
+
+
+class NotDrawnError(Exception):
+    """What a figure lacks, and what would make it possible."""
+
+
+@dataclass(frozen=True)
+class Material:
+    """Runs to be drawn; `gallery` reads the exemplars of a run, or is none where they must not be shown."""
+
+    runs: Sequence[RunRecord]
+    gallery: Callable[[RunRecord], Gallery] | None = None
+    tell: Callable[[str], None] = lambda line: None
+
+    @cached_property
+    def panels(self) -> dict[str, list[Experiment]]:
+        """Data, and memory where it varies -> its experiments, each with its seeds."""
+        if not self.runs:
+            raise NotDrawnError("needs runs: endocil figures RUN... -o FOLDER")
+        budgets = {_budget(run.settings) for run in self.runs}
+
+        def place(settings: Mapping[str, Any]) -> str:
+            told = f", {_budget(settings)}" if len(budgets) > 1 else ""
+            return split_label(settings) + told
+
+        found: dict[str, list[Experiment]] = {}
+        for group in groups(self.runs, place):
+            found.setdefault(place(group.first.settings), []).append(group)
+        return found
+
+    @cached_property
+    def styles(self) -> dict[str, int]:
+        """Label -> the number of its line style, the same in all figures."""
+        labels = dict.fromkeys(group.label for members in self.panels.values() for group in members)
+        return {label: number for number, label in enumerate(labels)}
+
+    @property
+    def incremental(self) -> dict[str, list[Experiment]]:
+        """Without the experiments of one task, which have nothing to tell about later ones."""
+        found = {
+            name: [group for group in members if group.incremental] for name, members in self.panels.items()
+        }
+        found = {name: members for name, members in found.items() if members}
+        if not found:
+            raise NotDrawnError("needs a run of more than one task")
+        return found
+
+    def suffix(self, panel: str, label: str = "") -> str:
+        """What tells the file of this data and this experiment from the others."""
+        return " ".join(filter(None, [panel if len(self.panels) > 1 else "", label]))
+
+
+def _budget(settings: Mapping[str, Any]) -> str:
+    memory = settings.get("memory", {})
+    return f"{memory['total']} in all" if memory.get("total") else f"{memory.get('per_class')} per class"
+
+
+def families(members: Sequence[Experiment], free: Collection[str]) -> list[list[Experiment]]:
+    """Experiments that differ in these settings alone together, in order of appearance."""
+    found: dict[str, list[Experiment]] = {}
+    for group in members:
+        fixed = {
+            key: value
+            for key, value in identity(group.first.settings).items()
+            if key not in free and key != "seed"
+        }
+        found.setdefault(repr(sorted(fixed.items())), []).append(group)
+    return list(found.values())
+
+
+def alike(group: Experiment) -> list[RunRecord]:
+    """The runs that learned the same classes in the same order as the first: their numbers may be averaged."""
+    return [run for run in group.results if run.metrics["classes"] == group.first.metrics["classes"]]
+
+
+def numbers(values: Any) -> NDArray[np.float64]:
+    """Numbers of a record, NaN where it has none."""
+    return np.array(values, dtype=object).astype(np.float64)  # None becomes NaN

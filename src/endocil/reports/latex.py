@@ -1,0 +1,91 @@
+"""A table as LaTeX with booktabs, as papers print them: best in bold, second best underlined, ± in math mode.
+
+The document needs \\usepackage{booktabs}, and amssymb where a table has ticks.
+"""
+
+from endocil.reports.tables import TITLES, Cell, Column, Spread, Table, shown, within
+from endocil.runs.experiments import DASH
+
+SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "±": r"$\pm$",
+    "✓": r"\checkmark{}",
+    "\N{MINUS SIGN}": "$-$",
+    DASH: "--",
+    "\N{NO-BREAK SPACE}": "~",
+}
+ARROWS = {"max": r"$\uparrow$", "min": r"$\downarrow$"}
+
+
+def latex(table: Table, *, label: str = "tab:results", note: str = "") -> str:
+    """The whole table environment; `note` ends the caption."""
+    best, second = table.marked(), table.marked(place=2)
+    caption = " ".join(
+        filter(None, [escaped(table.caption) + ".", _legend(bool(best), bool(second)), escaped(note)])
+    )
+    lines = [
+        r"\begin{table}[htbp]",
+        r"\centering",
+        rf"\caption{{{caption}}}",
+        rf"\label{{{label}}}",
+        rf"\begin{{tabular}}{{{''.join('r' if column.numeric else 'l' for column in table.columns)}}}",
+        r"\toprule",
+        _line([_head(column) for column in table.columns]),
+        r"\midrule",
+    ]
+    for i, row in enumerate(table.rows):
+        lines.append(_line([_cell(cell, (i, j) in best, (i, j) in second) for j, cell in enumerate(row)]))
+        if any(map(within, row)):
+            lines.append(_line([_below(cell) for cell in row]))
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
+
+
+def escaped(text: str) -> str:
+    """Text in which no character means anything to LaTeX."""
+    return "".join(SPECIAL.get(character, character) for character in text)
+
+
+def _legend(best: bool, second: bool) -> str:
+    if not best:
+        return ""
+    return r"Best in \textbf{bold}, second \underline{underlined}." if second else r"Best in \textbf{bold}."
+
+
+def _line(cells: list[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def _head(column: Column) -> str:
+    """The title, with an arrow to the better side."""
+    title = _title(column.title)
+    return f"{title} {ARROWS[column.best]}" if column.best else title
+
+
+def _title(text: str) -> str:
+    """Acc_last as the paper prints it, with an index."""
+    name, _, index = text.partition("_")
+    return rf"{name}$_{{\mathrm{{{index}}}}}$" if index and text in TITLES.values() else escaped(text)
+
+
+def _cell(cell: Cell, best: bool, second: bool) -> str:
+    if not isinstance(cell, Spread):
+        return _title(shown(cell))
+    mean, _, deviation = str(cell).partition(" ± ")
+    mark = rf"\mathbf{{{mean}}}" if best else rf"\underline{{{mean}}}" if second else mean
+    return f"${mark} \\pm {deviation}$" if deviation else f"${mark}$"
+
+
+def _below(cell: Cell) -> str:
+    return rf"{{\scriptsize ${text}$}}" if (text := within(cell)) else ""

@@ -1,0 +1,282 @@
+"""The ledger: one small JSON file for each run whose results are kept. No images, no predictions, no paths.
+
+A file is named after its run and ends in a digest of the settings that determine the result, so that a run
+once in the ledger need not be repeated.
+"""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from endocil.errors import EndocilError
+from endocil.io.files import write_atomically
+from endocil.reports.tables import Table
+from endocil.runs.experiments import data_label, digest, evaluated_part, flat, identity, label, portable
+from endocil.runs.records import Complete, Json, RunRecord, read_run
+
+LEDGER = Path("docs/results")
+# The components that an ablation exchanges, in the paper's order.
+COMPONENTS = ("memory.select", "method.loss", "method.gradients")
+
+
+class AlreadyInLedgerError(EndocilError):
+    """The run need not be added; `file` has its results."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(f"already in the ledger: {file}")
+        self.file = file
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One run of the ledger."""
+
+    file: Path
+    settings: Json
+    metrics: Json
+    exemplars: int
+    parameters: int | None = None  # that predict
+    seconds: float | None = None  # of training
+    seconds_per_epoch: float | None = None
+    peak_megabytes: float | None = None
+    images: Mapping[str, Mapping[str, int]] = field(default_factory=dict)  # class -> part -> number of images
+    content: str | None = None  # a digest of the images; entries of earlier versions have none
+
+
+def add_to_ledger(run_folder: Path, ledger_folder: Path = LEDGER, *, content: str | None = None) -> Path:
+    """Store a finished run's small results and return the file; a run that is there already is refused.
+
+    `content`: a digest of the run's images, where it is known."""
+    record = read_run(run_folder)
+    if evaluated_part(record.settings) != "test":
+        raise EndocilError(
+            f"{run_folder} was evaluated on its {evaluated_part(record.settings)} part, for tuning; "
+            f"the ledger takes results on the test part alone"
+        )
+    there = find_in_ledger(record.settings, ledger_folder)
+    if there is not None:
+        refuse_other_images(there, in_all(record.images), lambda: content, where=run_folder)
+        raise AlreadyInLedgerError(there)
+    file = Path(ledger_folder) / ledger_name(record.settings)
+    write_atomically(file, _compact_json(_entry(record, content)))
+    return file
+
+
+def in_all(images: Mapping[str, Mapping[str, int]]) -> dict[str, int]:
+    """How many images each class has, whatever their part."""
+    return {name: sum(parts.values()) for name, parts in images.items()}
+
+
+def refuse_other_images(
+    file: Path, counts: Mapping[str, int], content: Callable[[], str | None], *, where: object
+) -> None:
+    """A folder of the same name somewhere else may hold other images: their numbers must not pass for these.
+
+    `content` may have to read all images, so it is asked only where the entry has something to compare it with."""
+    entry = _read_entry(file)
+    known = in_all(entry.images)
+    if known != counts:
+        told = f"{sum(known.values())}, here {sum(counts.values())}"
+    else:
+        here = None if entry.content is None else content()
+        if here is None or here == entry.content:
+            return
+        told = f"digest {entry.content}, here {here}"
+    raise EndocilError(
+        f"{file} has the settings of {where}, but on other images ({told}); "
+        f"rename the data folder or choose another ledger"
+    )
+
+
+def find_in_ledger(
+    settings: Mapping[str, Any],
+    ledger_folder: Path = LEDGER,
+    *,
+    complete: Complete | None = None,
+) -> Path | None:
+    """The ledger's file of a run with these settings, complete as settings.toml records them, or None.
+
+    `complete` fills in defaults that a setting has got since an entry was written, so that old runs still count."""
+    file = Path(ledger_folder) / ledger_name(settings)
+    if file.is_file():
+        return file
+    if complete is None or not Path(ledger_folder).is_dir():
+        return None
+    wanted = identity(settings)
+    entries = read_ledger(ledger_folder, complete=complete)
+    return next((entry.file for entry in entries if identity(entry.settings) == wanted), None)
+
+
+def ledger_name(settings: Mapping[str, Any]) -> str:
+    """<data>-<method>-<components>-b<buffer>-s<seed>-<digest>.json"""
+    values = flat(settings)
+    components = [str(values[key]) for key in COMPONENTS if key in values]
+    buffer = values.get("memory.per_class", values.get("memory.total", 0))
+    parts = [data_label(settings), label(settings), *components, f"b{buffer}", f"s{settings['seed']}"]
+    return "-".join([*map(_plain, parts), digest(settings)]) + ".json"
+
+
+def _plain(text: str) -> str:
+    """Letters that every file system takes."""
+    return re.sub(r"[^A-Za-z0-9_]+", "-", text).strip("-")
+
+
+def read_ledger(ledger_folder: Path = LEDGER, *, complete: Complete | None = None) -> list[Entry]:
+    """All entries by file name. `complete` fills in defaults that a setting has got since an entry was written."""
+    if not Path(ledger_folder).is_dir():
+        raise EndocilError(
+            f"there is no ledger {ledger_folder}; a run is added with `endocil ledger add RUN`"
+        )
+    entries = [_read_entry(file) for file in sorted(Path(ledger_folder).glob("*.json"))]
+    if complete is None:
+        return entries
+    return [replace(entry, settings=complete(entry.settings)) for entry in entries]
+
+
+def _read_entry(file: Path) -> Entry:
+    try:
+        stored = json.loads(file.read_text("utf-8"))
+        measured = {
+            key: stored.get(key) for key in ("parameters", "seconds", "seconds_per_epoch", "peak_megabytes")
+        }
+        about = {"images": stored.get("images", {}), "content": stored.get("content")}
+        return Entry(file, stored["settings"], stored["metrics"], stored["exemplars"], **measured, **about)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EndocilError(
+            f"{file} is not an entry of the ledger ({error}); remove it and add the run again "
+            f"with `endocil ledger add RUN`"
+        ) from error
+
+
+def _entry(record: RunRecord, content: str | None) -> dict[str, Any]:
+    return {
+        "settings": portable(record.settings),
+        "environment": portable(record.environment),
+        "images": record.images,
+        **({} if content is None else {"content": content}),
+        "exemplars": len(record.exemplars),
+        "metrics": {key: _rounded(_without_confusions(value)) for key, value in record.metrics.items()},
+        **_measured(record),
+    }
+
+
+def _without_confusions(head: Any) -> Any:
+    """The confusion matrix of the last task stays; those of the tasks before it are in the run folder."""
+    if not isinstance(head, Mapping):
+        return head
+    return {key: value for key, value in head.items() if key != "confusions"}
+
+
+def _measured(record: RunRecord) -> dict[str, Any]:
+    """Time of training, and memory and parameters where the run tells them.
+
+    `seconds` are what the method costs; of these another run has spent `shared_seconds`, on a shared first task."""
+    timed = [event for event in record.events_of("epoch") if "seconds" in event]
+    seconds = [event["seconds"] for event in timed]
+    shared = sum(event["seconds"] for event in timed if event.get("shared"))
+    learned = record.events_of("learned")
+    costs = (
+        {}
+        if not learned
+        else {
+            "parameters": learned[-1]["parameters"],
+            "peak_megabytes": round(max(event["peak_megabytes"] for event in learned)),
+        }
+    )
+    return {
+        "seconds_per_epoch": round(sum(seconds) / len(seconds), 3) if seconds else None,
+        "seconds": round(sum(seconds), 1) if seconds else None,
+        **({"shared_seconds": round(shared, 1)} if shared else {}),
+        **costs,
+    }
+
+
+def _rounded(value: Any) -> Any:
+    """Six decimals: more than any table shows, at half the size."""
+    if isinstance(value, Mapping):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    return round(value, 6) if isinstance(value, float) else value
+
+
+def _compact_json(value: Any) -> str:
+    """Indented, but each list of numbers on one line: short to read and small in a diff."""
+    text = json.dumps(value, indent=1, allow_nan=False)
+    # A text holds no raw line break, so "[" before one opens a list.
+    return re.sub(r"\[\n[^\[\]{}\"]*\]", lambda found: _on_one_line(found[0]), text) + "\n"
+
+
+def _on_one_line(numbers: str) -> str:
+    return "[" + " ".join(numbers[1:-1].split()) + "]"
+
+
+# Tables that the program writes into README and docs, between markers, so that they stay what was measured.
+
+PLACE = re.compile(r"<!-- ledger:([\w-]+) -->(.*?)<!-- /ledger -->", re.DOTALL)
+OPENING = re.compile(r"<!-- ledger:([\w-]+) -->")
+
+
+def insert_tables(file: Path, tables: Mapping[str, Table], *, check: bool = False) -> bool:
+    """Put each table in its place in the file and tell whether the file changed.
+
+    With `check` the file stays as it is, and the answer tells whether it would change."""
+    file = Path(file)
+    before = _read(file)
+    _refuse_bad_places(file, before, tables)
+    after = PLACE.sub(lambda found: _filled(found[1], tables[found[1]]), before)
+    if after != before and not check:
+        write_atomically(file, after)
+    return after != before
+
+
+def _filled(name: str, table: Table) -> str:
+    return f"<!-- ledger:{name} -->\n\n{table.markdown()}\n<!-- /ledger -->"
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_bytes().decode("utf-8")  # as bytes, because reading text would change line ends
+    except (OSError, UnicodeDecodeError) as error:
+        raise EndocilError(f"cannot read {file}: {error}") from error
+
+
+def _refuse_bad_places(file: Path, text: str, tables: Mapping[str, Table]) -> None:
+    opened = OPENING.findall(text)
+    if not opened:
+        raise EndocilError(
+            f"{file} has no place for a table; write <!-- ledger:NAME --> and <!-- /ledger --> there"
+        )
+    for name in opened:
+        if name not in tables:
+            raise EndocilError(f"{file} asks for the table '{name}'; known: {', '.join(sorted(tables))}")
+    if any(OPENING.search(body) for _, body in PLACE.findall(text)) or len(PLACE.findall(text)) != len(
+        opened
+    ):
+        raise EndocilError(
+            f"{file}: a <!-- ledger:NAME --> is not closed by <!-- /ledger --> before the next one"
+        )
+
+
+def uses_method_defaults(settings: Mapping[str, Any], components: bool = False) -> bool:
+    """Are the options of [method] and [memory] the method's defaults, apart from its name, head and memory size?
+
+    With `components`, the components of an ablation may differ."""
+    from endocil.methods import method_class
+    from endocil.runs.records import completed
+
+    exchanged = {key.partition(".")[2] for key in COMPONENTS} if components else set()
+    kept = {"per_class", "total", *exchanged}
+    name = settings["method"]["name"]
+    try:
+        kept |= {"name", *method_class(name).shows}
+    except EndocilError:  # a method from outside that is not installed here
+        return False
+    own = {
+        section: {key: value for key, value in settings[section].items() if key in kept}
+        for section in ("method", "memory")
+    }
+    return completed({**settings, **own}) == dict(settings)

@@ -1,0 +1,1 @@
+"""Runs: settings, folder, records, sweeps. Read run.py first."""
