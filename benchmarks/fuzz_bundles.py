@@ -3,7 +3,7 @@
     python benchmarks/fuzz_bundles.py --cases 2400
 
 Half are a sound bundle cut, flipped and overwritten; half hold changed content under the right digest
-(tests/bundle/hostile.py): first what someone with bad intent would try, then random changes of manifest, tables,
+(tests/model/hostile.py): first what someone with bad intent would try, then random changes of manifest, tables,
 pictures, weights and names. Each hundred is loaded in a process of its own with 1 GiB of memory beyond what the
 libraries need and a minute for each file, which is then asked to predict two pictures. Of those that predict, all that
 were thought out and every second of the others are also listed and drawn (memory), made to forget a picture, and to

@@ -82,7 +82,7 @@ def test_every_preset_is_valid_and_complete(name: str) -> None:
 
 
 EXPERIMENTS = sorted(Path(__file__).parents[1].glob("experiments/*.toml"))
-# a sweep file names settings and is no settings file (tests/sweep/test_plan.py)
+# a sweep file names settings and is no settings file (tests/runs/test_plan.py)
 SINGLE = [path for path in EXPERIMENTS if "settings" not in tomllib.loads(path.read_text("utf-8"))]
 
 

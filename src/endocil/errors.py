@@ -1,5 +1,21 @@
-"""What goes wrong because of what was given: one line for the user, no traceback."""
+"""Errors that a user can mend: one line, no traceback. Callers tell the kinds apart by their class."""
 
 
 class EndocilError(ValueError):
-    """Names the thing, what was expected, what came, and the way out; the commands print it as one line."""
+    """Something given to endocil cannot be used. The message names it, what was expected, and the way out."""
+
+
+class SettingsError(EndocilError):
+    """A setting, an option or an argument is wrong."""
+
+
+class DataError(EndocilError):
+    """Images, labels, lists, splits or archives of a data set are wrong."""
+
+
+class FileFormatError(EndocilError):
+    """A file that endocil writes (run folder, checkpoint, model, predictions, ledger) is damaged or foreign."""
+
+
+class ResourceError(EndocilError):
+    """Something is missing on this machine: a device, a package, disk space, memory, or a lock."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from browser.test_page_in_browser import CONTRASTS
 from PIL import Image
-from report.conftest import settings_of, write_run
+from reports.conftest import settings_of, write_run
 from untrained import CLASSES, write_untrained
 
 pytest.importorskip("fastapi")
@@ -77,8 +77,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from report.conftest import CLASSES as REPORTED
-    from report.conftest import TASK_SIZES, _predictions
+    from reports.conftest import CLASSES as REPORTED
+    from reports.conftest import TASK_SIZES, _predictions
 
     from endocil.metrics.metrics import summarise
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from report.conftest import metrics_of, settings_of, write_run
+from reports.conftest import metrics_of, settings_of, write_run
 from starlette.testclient import TestClient
 
 from endocil.reports.page import write_page

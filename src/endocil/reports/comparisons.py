@@ -21,8 +21,18 @@ from endocil.metrics.statistics import (
 from endocil.model.predictions import Head
 from endocil.reports.averages import HEAD, Runs, mean
 from endocil.reports.paired_predictions import Answers, SharedTest, read_answers
-from endocil.reports.ranking import either, listed
-from endocil.reports.tables import LOWER_IS_BETTER, TITLES, Cell, Column, Spread, Table, comparison, spread
+from endocil.reports.tables import (
+    LOWER_IS_BETTER,
+    TITLES,
+    Cell,
+    Column,
+    Spread,
+    Table,
+    comparison,
+    either,
+    listed,
+    spread,
+)
 from endocil.runs.experiments import groups
 from endocil.runs.experiments import groups as grouped
 from endocil.runs.records import RunRecord

@@ -1,9 +1,8 @@
-"""Lists in words."""
+"""Which method ranks first, and whether by more than noise: every incremental method against the best of them."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from endocil.errors import EndocilError
 from endocil.metrics.metrics import TABLE_METRICS
@@ -11,19 +10,9 @@ from endocil.model.predictions import Head
 from endocil.reports.averages import HEAD, Runs
 from endocil.reports.comparisons import Examined, Versus, examine, versus
 from endocil.reports.paired_predictions import has_predictions
-from endocil.reports.tables import TITLES, Spread, spread
+from endocil.reports.tables import TITLES, Spread, either, listed, spread
 from endocil.runs.experiments import data_label, split_told
 from endocil.runs.records import RunRecord
-
-
-def either(values: Iterable[Any]) -> str:
-    """The different values, joined by "or"; empty when there are none."""
-    return " or ".join(dict.fromkeys(str(value) for value in values if value is not None))
-
-
-def listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
 
 # Who is ahead, and whether by more than noise: every method that learns task by task against the best of them.
 

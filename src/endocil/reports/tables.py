@@ -192,3 +192,12 @@ def comparison(results: Iterable[Result], head: str = "softmax") -> Table:
     contests = tuple("" if group.incremental else None for group in ordered)
     columns = (Column("method", "Method"), Column("seeds", "Seeds", True), *metric_columns())
     return Table(f"Results of the {head.replace('_', '-')} head in percent", columns, rows, contests)
+
+
+def either(values: Iterable[Any]) -> str:
+    """The different values, joined by "or"; empty when there are none."""
+    return " or ".join(dict.fromkeys(str(value) for value in values if value is not None))
+
+
+def listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

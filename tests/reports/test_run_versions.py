@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import tomli_w
-from report.conftest import CLASSES, TASK_SIZES, _predictions
+from reports.conftest import CLASSES, TASK_SIZES, _predictions
 from typer.testing import CliRunner
 
 from endocil.cli.main import _application

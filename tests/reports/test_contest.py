@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report.conftest import CLASSES, TASK_SIZES, _predictions
+from reports.conftest import CLASSES, TASK_SIZES, _predictions
 
 from endocil.metrics.metrics import summarise
 from endocil.model.predictions import write_predictions
