@@ -21,10 +21,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "bundle"))
 import hostile
+from endocil.runs.bundle import make_bundle
 from tiny_runs import tiny
 
-from endocil.model.file import write_content
-from endocil.runs.bundle import make_bundle
+from endocil.model.file import write_model_file
 from endocil.runs.run import run
 
 
@@ -69,7 +69,7 @@ def main() -> None:
 def _sound(folder: Path, method: str) -> Path:
     run(tiny(method), folder / method)
     path = folder / f"{method}.endocil"
-    write_content(path, make_bundle(folder / method).content)
+    write_model_file(path, make_bundle(folder / method).content)
     return path
 
 

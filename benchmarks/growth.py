@@ -39,6 +39,7 @@ from endocil.data.cache import Images
 from endocil.data.scenario import Task, keep_classes
 from endocil.data.table import ImageTable
 from endocil.datasets.public.catalogue import as_published, find
+from endocil.learning.build import build_learning, complete
 from endocil.learning.checkpoint import grow
 from endocil.learning.memory import ExemplarMemory, build_selector
 from endocil.learning.training import fit, only_training, total_loss
@@ -46,8 +47,8 @@ from endocil.methods import METHODS, Method, build_method
 from endocil.methods.base import Phase, TaskData, shared_schedule
 from endocil.model.predictions import predict
 from endocil.networks import build_backbone
-from endocil.runs.build import Parts, build_learning, complete, scenario_of
-from endocil.runs.settings import load_settings
+from endocil.runs.build import Parts, scenario_of
+from endocil.settings.settings import load_settings
 
 CPU = torch.device("cpu")
 PIXELS, TESTED = 32, 25

@@ -18,19 +18,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from endocil.runs.bundle import make_bundle
+from endocil.runs.lifelong import Bundle
 from torch import Tensor
 
 from endocil.data.scenario import Scenario
 from endocil.data.splits import TEST
 from endocil.data.table import ImageTable
 from endocil.io.files import write_csv, write_json
-from endocil.model.file import write_content
-from endocil.runs.build import complete, images_and_scenario
-from endocil.runs.bundle import make_bundle
+from endocil.learning.build import complete
+from endocil.model.file import write_model_file
+from endocil.runs.build import images_and_scenario
 from endocil.runs.learn import learn
-from endocil.runs.lifelong import Bundle
 from endocil.runs.run import resume, run
-from endocil.runs.settings import Settings, load_settings
+from endocil.settings.settings import Settings, load_settings
 
 SETTINGS = Path(__file__).parents[1] / "experiments" / "hyper-kvasir-part.toml"
 METHODS = ("icarl", "dgr", "foster", "endocil")
@@ -55,7 +56,7 @@ def result_of(settings: Settings, folder: Path) -> dict[str, Any]:
     _run(settings.model_copy(update={"scenario": first}), folder / "run")
     before, after = folder / "before.endocil", folder / "after.endocil"
     if not before.exists():
-        write_content(before, make_bundle(folder / "run").content)
+        write_model_file(before, make_bundle(folder / "run").content)
     ran = time.monotonic()
     if not after.exists():
         listing, root = write_list(scenario, name, folder / "new.csv")

@@ -15,7 +15,7 @@ import torch
 from endocil.methods import METHODS
 from endocil.runs.build import Parts, assemble
 from endocil.runs.preflight import speed, trial
-from endocil.runs.settings import load_settings
+from endocil.settings.settings import load_settings
 
 VARIANTS = [(name, ()) for name in sorted(METHODS)] + [("foster", ("method.evaluate=student",))]
 

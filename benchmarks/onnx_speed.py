@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from untrained import write_untrained
 
 from endocil.data.augment import normalise
-from endocil.model.file import read_content
+from endocil.model.file import read_model_file
 from endocil.model.onnx import PARITY_INPUT, Graph, export
 from endocil.model.restore import restored
 
@@ -32,7 +32,7 @@ HEAD = "| bundle | batch | onnxruntime / torch | range | differs by |\n|---|---:
 
 def turns(bundle: Path, onnx: Path, batch: int) -> tuple[Callable[[], object], Callable[[], object]]:
     """One pass of onnxruntime, one of torch."""
-    content = read_content(bundle)
+    content = read_model_file(bundle)
     method, manifest = restored(content), content.manifest
     names = list(Graph(method, content).outputs)
     options = onnxruntime.SessionOptions()

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from decode import make_files
+from endocil.runs.lifelong import Bundle
 from PIL import Image
 from torch import Tensor
 
@@ -29,15 +30,14 @@ from endocil.data.augment import DEVIATION, MEAN
 from endocil.data.decode import RULES
 from endocil.data.inputs import Inputs
 from endocil.data.scenario import Task
+from endocil.learning.build import build_learning
 from endocil.learning.checkpoint import grow
 from endocil.learning.features import CLASS_MEANS
-from endocil.model.file import Content
-from endocil.model.manifest import LearnedClass, Manifest, Preprocessing, Version
-from endocil.model.pictures import no_pictures
+from endocil.learning.memory import no_images
+from endocil.model.file import ModelFile
+from endocil.model.manifest import LearnedClass, Manifest, Preprocessing, Step
 from endocil.model.restore import restored
-from endocil.runs.build import build_learning
-from endocil.runs.lifelong import Bundle
-from endocil.runs.settings import load_settings
+from endocil.settings.settings import load_settings
 
 CLASSES = 14
 BATCH = 64
@@ -75,12 +75,10 @@ def untrained(width: int, size: int) -> Bundle:
         calibration=None,
         metrics=None,
         environment={},
-        history=(Version(made="now", by="bundle", endocil=endocil.__version__, parent=None),),
+        history=(Step(made="now", by="run", endocil=endocil.__version__, parent=None),),
         learns=False,
     )
-    content = Content(
-        manifest, method.state_dict(), {CLASS_MEANS: means}, no_pictures(size), no_pictures(size)
-    )
+    content = ModelFile(manifest, method.state_dict(), {CLASS_MEANS: means}, no_images(size), no_images(size))
     return Bundle(content, restored(content))
 
 

@@ -17,7 +17,8 @@ from sklearn.metrics import balanced_accuracy_score
 from sklearn.preprocessing import StandardScaler
 
 from endocil import load_settings
-from endocil.runs.build import complete, images_and_scenario
+from endocil.learning.build import complete
+from endocil.runs.build import images_and_scenario
 
 
 def linear(

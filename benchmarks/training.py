@@ -41,7 +41,7 @@ from endocil.methods.base import Method, Phase, TaskData
 from endocil.networks import compile_backbones, share_batch_norm
 from endocil.runs.build import Parts, assemble
 from endocil.runs.preflight import planned_exemplars
-from endocil.runs.settings import load_settings
+from endocil.settings.settings import load_settings
 
 Row = tuple[str, str, str]  # what, the figure, a remark
 Turn = Callable[[], object]

@@ -17,12 +17,12 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
+from endocil.runs.lifelong import Bundle
 from torch import Tensor
 
 from endocil.learning.features import Seen, look, unit
 from endocil.model.calibration import RATE, threshold_of
-from endocil.model.out_of_distribution import spread_of, unlike_scores
-from endocil.runs.lifelong import Bundle
+from endocil.model.out_of_distribution import ood_scores, spread_of
 
 MADE = 200  # pictures of each kind
 Scores = dict[str, Tensor]
@@ -59,7 +59,7 @@ def scores(seen: Seen, exemplars: Tensor, spread: Mapping[str, Tensor]) -> Score
     if seen.distances is not None:
         found["distance to the nearest class mean"] = seen.distances.min(dim=1).values
     if spread:
-        found["the same by the exemplars' spread (Mahalanobis)"] = unlike_scores(seen, spread)
+        found["the same by the exemplars' spread (Mahalanobis)"] = ood_scores(seen, spread)
     return found
 
 

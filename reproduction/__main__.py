@@ -7,7 +7,7 @@ from pathlib import Path
 from endocil.io.files import write_atomically
 from endocil.reports.ledger import read_ledger, uses_method_defaults
 from endocil.runs.records import completed
-from endocil.runs.settings import load_settings
+from endocil.settings.settings import load_settings
 from reproduction.ledger_page import reproduction
 from reproduction.paper import paper, places
 

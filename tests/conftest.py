@@ -11,8 +11,11 @@ from pictures import make_images
 from tiny_runs import tiny
 
 from endocil.data.cache import Images
-from endocil.model.file import Content, read_content, write_content
-from endocil.runs.bundle import make_bundle
+from endocil.model.file import ModelFile, read_model_file
+from endocil.model.manifest import Terms
+from endocil.model.model import Model
+from endocil.reports.model_results import results_of
+from endocil.runs.records import read_run
 from endocil.runs.run import run
 
 
@@ -57,10 +60,13 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def tiny_bundle(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its bundle, with exemplars, held-out images and calibration; read only."""
     path = tmp_path_factory.mktemp("bundle") / "model.endocil"
-    write_content(path, make_bundle(tiny_run, licence="CC BY 4.0", consent="given").content)
+    model = Model.load(tiny_run)
+    terms = Terms(licence="CC BY 4.0", consent="given")
+    model.pack(metrics=results_of(read_run(tiny_run)), terms=terms)
+    model.save(path)
     return path
 
 
 @pytest.fixture
-def tiny_content(tiny_bundle: Path) -> Content:
-    return read_content(tiny_bundle)
+def tiny_content(tiny_bundle: Path) -> ModelFile:
+    return read_model_file(tiny_bundle)

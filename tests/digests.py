@@ -58,7 +58,7 @@ def digests_of(name: str, folder: Path) -> dict[str, str]:
         for task in life.scenario.tasks:
             life.step(task)
             predictions.append(_predicted(life, task.index))
-            memories.append(life.memory.records(life.images) if life.memory else [])
+            memories.append(life.memory.records() if life.memory else [])
         classes = [_classes(one) for one in predictions]
         return {
             "predictions": _digest(classes),

@@ -53,14 +53,14 @@ class Life:
         self.scenario: Scenario = scenario.joined() if method.joint else scenario
         chosen = build_selector(select or method.selects, {})
         budget = {"total": total} if total else {"per_class": QUOTA}
-        self.memory = ExemplarMemory(**budget, select=chosen) if method.replay else None
+        size = images.pixels.shape[1]
+        self.memory = ExemplarMemory(**budget, select=chosen, size=size) if method.replay else None
         self.fabric = Fabric(accelerator="cpu", devices=1)
         self.journal = Journal(folder / "events.jsonl", lambda record: None)
         method.to(memory_format=torch.channels_last)
         self.learner = Learner(
             method,
             self.memory,
-            images,
             folder=folder,
             fabric=self.fabric,
             journal=self.journal,
@@ -73,10 +73,18 @@ class Life:
         return ImageSet.of(self.images, self.scenario.rows("train", task.new))
 
     def data(self, task: Task) -> TaskData:
-        return TaskData(self.new_images(task), self.learner._exemplars())
+        new = self.new_images(task)
+        return TaskData(new, new.take(torch.arange(0)) if self.memory is None else self.memory.images())
+
+    def kept_rows(self) -> dict[int, Tensor]:
+        """The rows of the exemplars in the table of images, by class, first choice first."""
+        assert self.memory is not None
+        row_of = {name: row for row, name in enumerate(self.images.table.ids)}
+        rows = torch.tensor([row_of[one.image] for one in self.memory.exemplars.provenance])
+        return {label: rows[self.memory.labels == label] for label in self.memory.counts()}
 
     def step(self, task: Task) -> None:
-        self.learner.learn(task, self.new_images(task))
+        self.learner.learn(task, self.new_images(task), self.images.table.classes)
         self.learner.save(Position(task.index + 1))
 
     def live(self, tasks: int | None = None) -> "Life":
@@ -89,7 +97,8 @@ class Life:
         checkpoint = load_checkpoint(self.folder)
         assert checkpoint is not None
         self.journal.cut_back(checkpoint.events)
-        restore(checkpoint, self.method, self.memory, self.scenario.tasks, self.fabric.device)
+        classes = self.images.table.classes
+        restore(checkpoint, self.method, self.memory, self.scenario.tasks, classes, self.fabric.device)
         return checkpoint
 
     def go_on(self) -> "Life":
@@ -98,7 +107,7 @@ class Life:
         at = checkpoint.position
         for task in self.scenario.tasks[at.task :]:
             unfinished = checkpoint if task.index == at.task and at != Position(at.task) else None
-            self.learner.learn(task, self.new_images(task), unfinished)
+            self.learner.learn(task, self.new_images(task), self.images.table.classes, unfinished)
             self.learner.save(Position(task.index + 1))
         return self
 

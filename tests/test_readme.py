@@ -95,7 +95,7 @@ def test_the_presets_of_the_data_page_have_the_tasks_and_test_sizes_told_there()
     from endocil.data.splits import TEST
     from endocil.datasets.public.catalogue import as_published, find
     from endocil.runs.build import scenario_of
-    from endocil.runs.settings import load_settings
+    from endocil.settings.settings import load_settings
 
     page = (HOME / "docs" / "data.md").read_text("utf-8")
     rows = re.findall(r"^\| `([\w-]+)` \| (\d+) \| ([\d, ]+) \| ([\d,]+) \|$", page, re.MULTILINE)

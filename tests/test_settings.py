@@ -8,9 +8,9 @@ from pydantic import ValidationError
 
 from endocil import EndocilError, load_settings
 from endocil.datasets import DATASETS
+from endocil.learning.build import complete
 from endocil.methods.base import Schedule, milestone_epochs
-from endocil.runs.build import complete
-from endocil.runs.settings import Settings, presets
+from endocil.settings.settings import Settings, presets
 
 
 def test_defaults_are_the_papers_protocol() -> None:

@@ -8,14 +8,14 @@ from pictures import make_images
 from endocil.data.augment import DEVIATION, MEAN
 from endocil.data.decode import RULES
 from endocil.data.scenario import Task
+from endocil.learning.build import build_learning, complete
 from endocil.learning.features import CLASS_MEANS, Seen, class_means, look
+from endocil.learning.memory import KeptImages, Provenance, no_images
 from endocil.methods import Method
-from endocil.model.file import Content, write_content
-from endocil.model.manifest import Calibration, LearnedClass, Manifest, Preprocessing, Version
-from endocil.model.out_of_distribution import spread_of_features, unlike_scores
-from endocil.model.pictures import Origin, Pictures, no_pictures
-from endocil.runs.build import build_learning, complete
-from endocil.runs.settings import load_settings
+from endocil.model.file import ModelFile, write_model_file
+from endocil.model.manifest import Calibration, LearnedClass, Manifest, Preprocessing, Step
+from endocil.model.out_of_distribution import ood_scores, spread_of_features
+from endocil.settings.settings import load_settings
 
 CLASSES = (
     "z-line",
@@ -38,7 +38,7 @@ def untrained(
     pictures: bool = True,
     crop_frame: bool = False,
     name: str = "untrained",
-) -> Content:
+) -> ModelFile:
     """Five classes in three tasks; in a method that wants them all at once, in one."""
     settings = complete(
         load_settings(
@@ -56,7 +56,7 @@ def untrained(
     _grow(built, increments)
     _shake(built, seed)
     made = make_images([EACH] * len(CLASSES), size=size, seed=seed)
-    own = _pictures(made.pixels, increments) if pictures else no_pictures(size)
+    own = _pictures(made.pixels, increments) if pictures else no_images(size)
     seen = look(built.eval(), made.pixels)
     if built.replay:
         built.statistics[CLASS_MEANS] = class_means(
@@ -76,15 +76,15 @@ def untrained(
         calibration=_calibration(built, seen, spread) if calibrated else None,
         metrics=None,
         environment={},
-        history=(Version(made="2026-01-01T00:00:00+00:00", by="bundle", endocil="0.1.0", parent=None),),
+        history=(Step(made="2026-01-01T00:00:00+00:00", by="run", endocil="0.1.0", parent=None),),
         learns=pictures,
     )
     state = {key: value.clone() for key, value in built.state_dict().items()}
-    return Content(manifest, state, dict(built.statistics), own, no_pictures(size), spread=spread)
+    return ModelFile(manifest, state, dict(built.statistics), own, no_images(size), spread=spread)
 
 
 def write_untrained(path: Path, method: str = "icarl", **how: object) -> Path:
-    write_content(path, untrained(method, **how))  # type: ignore[arg-type]
+    write_model_file(path, untrained(method, **how))  # type: ignore[arg-type]
     return path
 
 
@@ -114,13 +114,15 @@ def _labels(increments: tuple[int, ...]) -> list[tuple[int, int]]:
     return [(task, label) for label, task in enumerate(tasks)]
 
 
-def _pictures(pixels: torch.Tensor, increments: tuple[int, ...]) -> Pictures:
+def _pictures(pixels: torch.Tensor, increments: tuple[int, ...]) -> KeptImages:
     origins = tuple(
-        Origin(f"secret/patient-{label}-{order}.png", CLASSES[label], order, task, "patient", "gastroscope")
+        Provenance(
+            f"secret/patient-{label}-{order}.png", CLASSES[label], order, task, "patient", "gastroscope"
+        )
         for task, label in _labels(increments)
         for order in range(EACH)
     )
-    return Pictures(pixels, origins)
+    return KeptImages(pixels, origins)
 
 
 def _calibration(method: Method, seen: Seen, spread: dict[str, torch.Tensor]) -> Calibration:
@@ -132,6 +134,6 @@ def _calibration(method: Method, seen: Seen, spread: dict[str, torch.Tensor]) ->
         error_before=0.2,
         error=0.1,
         folds=2,
-        unlike_threshold=float(unlike_scores(seen, spread).max()) + 0.05,
-        unlike_rate=0.05,
+        ood_threshold=float(ood_scores(seen, spread).max()) + 0.05,
+        ood_rate=0.05,
     )

@@ -20,7 +20,7 @@ import numpy as np
 import peer
 import torch
 from lightning_fabric import Fabric
-from runs import INCREMENT, Pictures, settings, without_workers
+from runs import INCREMENT, KeptImages, settings, without_workers
 from sides import pairs
 from torch import Tensor, nn
 
@@ -136,7 +136,7 @@ class Ours:
         return tests.rows, tests.labels, {head: torch.from_numpy(values) for head, values in heads.items()}
 
 
-class Numbered(Pictures):
+class Numbered(KeptImages):
     """The data set of runs.py whose images are named by their rows, so that PyCIL's memory can be read."""
 
     use_path = True

@@ -20,7 +20,8 @@ import torch
 import endocil
 from endocil.data.augment import DEVIATION, MEAN
 from endocil.data.splits import TEST, TRAIN
-from endocil.runs.build import complete, images_and_scenario
+from endocil.learning.build import complete
+from endocil.runs.build import images_and_scenario
 
 INCREMENT, WIDTH, QUOTA = 3, 16, 30
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -48,7 +49,7 @@ def ours(images: Path, method: str, seed: int, folder: Path) -> dict[str, list[f
     return {head: metrics[head]["acc"] for head in ("softmax", "nearest_mean")}
 
 
-class Pictures:
+class KeptImages:
     """Our pixels, split and class order as a data set of PyCIL."""
 
     use_path = False
@@ -85,7 +86,7 @@ def theirs(images: Path, method: str, seed: int) -> dict[str, list[float]]:
     torch.manual_seed(seed)
     np.random.seed(seed)
     managers = importlib.import_module("utils.data_manager")
-    managers._get_idata = lambda name: Pictures(images)
+    managers._get_idata = lambda name: KeptImages(images)
     manager = managers.DataManager("imagenet-like", False, seed, INCREMENT, INCREMENT)
     learner, _ = peer.learner(method, constants, fixed_memory=True, memory_per_class=QUOTA)
     learner.topk = 2  # five of three classes cannot be ranked

@@ -20,14 +20,15 @@ from typing import Any
 import numpy as np
 import peer
 import torch
-from runs import INCREMENT, QUOTA, SETTINGS, WIDTH, Pictures, settings
+from runs import INCREMENT, QUOTA, SETTINGS, WIDTH, KeptImages, settings
 
 import endocil
 from endocil.data.splits import TEST, TRAIN
-from endocil.runs.build import complete, images_and_scenario
+from endocil.learning.build import complete
+from endocil.runs.build import images_and_scenario
 
 
-class Files(Pictures):
+class Files(KeptImages):
     """The same split and class order, but every picture by the path of its file."""
 
     use_path = True

@@ -28,35 +28,33 @@ if TYPE_CHECKING:
     from endocil.errors import EndocilError as EndocilError
     from endocil.methods.base import Method as Method
     from endocil.methods.base import Phase as Phase
-    from endocil.runs.lifelong import Bundle as Bundle
-    from endocil.runs.lifelong import LifelongLearner as LifelongLearner
+    from endocil.model.model import Model as Model
     from endocil.runs.run import Result as Result
     from endocil.runs.run import resume as resume
     from endocil.runs.run import run as run
-    from endocil.runs.settings import Settings as Settings
-    from endocil.runs.settings import load_settings as load_settings
+    from endocil.settings.settings import Settings as Settings
+    from endocil.settings.settings import load_settings as load_settings
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Bundle": "runs.lifelong",
     "CalibratedGradient": "components.gradients",
     "EndocilError": "errors",
     "GradientRule": "components.gradients",
     "ImageTable": "data.table",
-    "LifelongLearner": "runs.lifelong",
+    "Model": "model.model",
     "Method": "methods.base",
     "Outcome": "components.losses",
     "Phase": "methods.base",
     "PriorRegularizedLoss": "components.losses",
     "Result": "runs.run",
     "Selection": "components.selection",
-    "Settings": "runs.settings",
+    "Settings": "settings.settings",
     "calibrated_gradient": "components.gradients",
     "class_balanced_weights": "components.losses",
     "distillation": "components.losses",
     "linear_gradient": "components.gradients",
-    "load_settings": "runs.settings",
+    "load_settings": "settings.settings",
     "mmd_bound": "components.selection",
     "resume": "runs.run",
     "run": "runs.run",

@@ -23,7 +23,7 @@ from endocil.data.splits import (
 )
 from endocil.io.files import write_csv
 from endocil.runs.build import scenario_of
-from endocil.runs.settings import load_settings
+from endocil.settings.settings import load_settings
 
 FIFTH = {"validation": 0.0, "folds": Folds(), "seed": 1993}
 

@@ -22,7 +22,7 @@ from endocil.datasets.public.facts import Archive
 from endocil.errors import EndocilError
 from endocil.io import terminal as display
 from endocil.runs.build import scenario_of
-from endocil.runs.settings import load_settings
+from endocil.settings.settings import load_settings
 
 HYPER_KVASIR_ORDER = (
     *("bbps-0-1", "bbps-2-3", "cecum", "dyed-lifted-polyps", "dyed-resection-margins", "esophagitis-a"),

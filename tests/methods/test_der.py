@@ -71,7 +71,7 @@ def test_features_grow_by_those_of_a_backbone_in_each_task(images: Images, tmp_p
         assert life.method.embed(torch.randn(2, 3, 32, 32)).shape == (2, width)
         assert life.method.statistics["class_means"].shape == (task.n_seen, width)
         assert life.method.classifier.weight.shape == (task.n_seen, width)
-    assert len(life.memory.rows[3]) == 3 < QUOTA  # a class smaller than the quota keeps all
+    assert len(life.kept_rows()[3]) == 3 < QUOTA  # a class smaller than the quota keeps all
 
 
 def test_before_the_first_step_the_old_logits_come_back_with_the_new_columns_at_zero(

@@ -253,7 +253,7 @@ def test_a_life_remembers_how_many_images_each_class_had_and_predicts_without_th
     images: Images, tmp_path: Path
 ) -> None:
     life = Life(images, tmp_path, new_method("dgr", epochs=1, variant="original")).live(1)
-    (_, task, last), kept = life.scenario.tasks, set(life.memory.rows[0].tolist())
+    (_, task, last), kept = life.scenario.tasks, set(life.kept_rows()[0].tolist())
     assert life.method.statistics[dgr.COUNTS].tolist() == [11, 8]
     known = [row for row in life.scenario.rows("train", slice(0, 1)).tolist() if row not in kept]
     life.learner.learn(task, life.new_images(task) + ImageSet.of(images, torch.tensor(known)))

@@ -218,11 +218,11 @@ def test_aligned_rows_are_as_long_as_said_and_the_student_learns_from_aligned_lo
 
 def test_images_of_known_classes_are_learned_and_counted(images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path, new_method("foster", epochs=1)).live(1)
-    task, kept = life.scenario.tasks[1], set(life.memory.rows[0].tolist())
+    task, kept = life.scenario.tasks[1], set(life.kept_rows()[0].tolist())
     known = [row for row in life.scenario.rows("train", slice(0, 1)).tolist() if row not in kept]
     life.learner.learn(task, life.new_images(task) + ImageSet.of(images, torch.tensor(known)))
     assert life.method(torch.randn(1, 3, 32, 32)).shape == (1, 3)
-    assert [len(life.memory.rows[label]) for label in range(3)] == [4, 4, 4]
+    assert [len(life.kept_rows()[label]) for label in range(3)] == [4, 4, 4]
 
 
 def test_one_new_image_without_an_exemplar_is_enough_for_a_batch(images: Images) -> None:

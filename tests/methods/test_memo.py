@@ -88,7 +88,7 @@ def test_features_grow_by_those_of_a_last_block_in_each_task(images: Images, tmp
         lengths = life.method.classifier.weight.detach().norm(dim=1)
         if task.index > 0:  # aligned, as DER
             assert float(lengths[task.old].mean()) == pytest.approx(float(lengths[task.new].mean()), rel=1e-6)
-    assert len(life.memory.rows[3]) == 3 < QUOTA  # a class smaller than the quota keeps all
+    assert len(life.kept_rows()[3]) == 3 < QUOTA  # a class smaller than the quota keeps all
 
 
 def test_each_task_adds_the_parameters_of_a_last_block_and_a_wider_head() -> None:

@@ -71,7 +71,7 @@ def test_icarl_keeps_the_quota_of_distinct_training_images_of_each_class(
 ) -> None:
     life = lived(images, tmp_path, "icarl")
     train = set(life.scenario.rows("train", slice(0, 6)).tolist())
-    for label, rows in life.memory.rows.items():
+    for label, rows in life.kept_rows().items():
         mine = [row for row in train if images.table.labels[row] == label]
         assert len(rows) == len(set(rows.tolist())) == min(QUOTA, len(mine))
         assert set(rows.tolist()) <= set(mine)
@@ -80,13 +80,13 @@ def test_icarl_keeps_the_quota_of_distinct_training_images_of_each_class(
 def test_exemplars_of_old_classes_never_change(images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path, new_method("icarl"))
     life.step(life.scenario.tasks[0])
-    first = {label: rows.tolist() for label, rows in life.memory.rows.items()}
+    first = {label: rows.tolist() for label, rows in life.kept_rows().items()}
     for task in life.scenario.tasks[1:]:
         before = len(life.memory)
         life.step(task)
         grown = sum(min(QUOTA, int(n)) for n in life.new_images(task).counts(task.n_seen) if n)
         assert len(life.memory) == before + grown
-    assert {label: life.memory.rows[label].tolist() for label in first} == first
+    assert {label: life.kept_rows()[label].tolist() for label in first} == first
 
 
 def test_class_means_have_length_one(images: Images, tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ def test_training_leaves_no_hook_moves_statistics_once_and_gives_the_teacher_no_
 def test_uneven_tasks_frozen_stages_and_known_classes_are_learned(images: Images, tmp_path: Path) -> None:
     method = new_method("mrfa", epochs=1, step=0.01, freeze=("stem", "layer1"))
     life = Life(images, tmp_path, method).live(1)  # then 17 images: the last batch would be one image
-    task, kept = life.scenario.tasks[1], set(life.memory.rows[0].tolist())
+    task, kept = life.scenario.tasks[1], set(life.kept_rows()[0].tolist())
     known = [row for row in life.scenario.rows("train", slice(0, 1)).tolist() if row not in kept]
     life.learner.learn(task, life.new_images(task) + ImageSet.of(images, torch.tensor(known)))
     life.step(life.scenario.tasks[2])

@@ -170,7 +170,7 @@ def test_it_learns_from_new_images_and_exemplars_and_keeps_the_quota_or_all_of_a
         (phase,) = life.method.phases(task, life.data(task))
         assert phase.images.from_memory.tolist() == [False] * new + [True] * len(life.memory)
         assert task.index != 1 or (new + exemplars) % 8 == 1  # a last batch of one joins the one before
-    counts = [len(rows) for rows in life.memory.rows.values()]
+    counts = [len(rows) for rows in life.kept_rows().values()]
     assert counts == [QUOTA, QUOTA, QUOTA, 3, QUOTA, QUOTA]
 
 
@@ -187,11 +187,11 @@ def test_images_of_known_classes_are_learned_and_compete_with_the_old_exemplars(
 ) -> None:
     life = life_of(images, tmp_path).live(1)
     task = life.scenario.tasks[1]
-    old = life.memory.rows[0].tolist()
+    old = life.kept_rows()[0].tolist()
     more = [row for row in life.scenario.rows("train", slice(0, 1)).tolist() if row not in old]
     life.learner.learn(task, ImageSet.of(images, torch.tensor(more)) + life.new_images(task))
-    assert set(life.memory.rows[0].tolist()) <= {*old, *more}
-    assert len(life.memory.rows[0]) == QUOTA
+    assert set(life.kept_rows()[0].tolist()) <= {*old, *more}
+    assert len(life.kept_rows()[0]) == QUOTA
     assert moves.alignment(life.method.classifier, task).item() == pytest.approx(1.0, rel=1e-6)
 
 

@@ -382,11 +382,11 @@ def serve(path: str, start: int, stop: int, share: int) -> None:
 
     import numpy as np
     import torch
+    from endocil.runs.lifelong import Bundle
     from PIL import Image
 
     from endocil.errors import EndocilError
     from endocil.runs import learn as learning
-    from endocil.runs.lifelong import Bundle
 
     learning.cost = lambda *_: ""  # type: ignore[assignment]  # measuring the speed takes longer than all the rest
     torch.set_num_threads(1)
@@ -430,22 +430,22 @@ def serve(path: str, start: int, stop: int, share: int) -> None:
 def _other_commands(place: Path) -> None:
     """What one does with a bundle besides predicting; what they write is removed."""
     from endocil.model.contact_sheet import write_list, write_sheet
-    from endocil.model.file import read_content, write_content
+    from endocil.model.file import read_model_file, write_model_file
     from endocil.model.forget import forget
     from endocil.runs.learn import learn
 
-    content = read_content(place)
+    content = read_model_file(place)
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
         write_list(out / "list.csv", content)
         write_sheet(out / "sheet.jpg", content)
-        less = forget(content, images=[content.exemplars.origins[0].image], allow_empty=True)
+        less = forget(content, images=[content.exemplars.provenance[0].image], allow_empty=True)
         assert len(less.content.exemplars) < len(content.exemplars)
-        write_content(out / "less.endocil", less.content)
-        assert read_content(out / "less.endocil").classes == content.classes
+        write_model_file(out / "less.endocil", less.content)
+        assert read_model_file(out / "less.endocil").classes == content.classes
         changes = ["train.epochs=1", "train.milestones=[]", "train.compile=false", "run.threads=1"]
         learn(place, "new", out / "more.endocil", changes=changes, validation=0.25)
-        assert read_content(out / "more.endocil").classes == (*content.classes, "another class")
+        assert read_model_file(out / "more.endocil").classes == (*content.classes, "another class")
 
 
 def _look_around(number: int, kind: str, failures: list[str]) -> None:

@@ -4,17 +4,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 from life import EPOCHS, QUOTA, Life
 from torch import Tensor
 
 from endocil.data.augment import DEVIATION, MEAN
 from endocil.data.decode import RULES
 from endocil.data.table import ImageTable
-from endocil.model.file import Content
-from endocil.model.manifest import LearnedClass, Manifest, Preprocessing, Version
-from endocil.model.pictures import Origin, Pictures, no_pictures
-from endocil.runs.learn import Newcomers
+from endocil.learning.memory import KeptImages, no_images
+from endocil.model.file import ModelFile
+from endocil.model.manifest import LearnedClass, Manifest, Preprocessing, Step
+from endocil.model.new_images import NewImages
 
 DIGEST = "0" * 64
 
@@ -33,7 +32,7 @@ def settings_of_life(life: Life, name: str) -> dict:
     }
 
 
-def content_of(life: Life, name: str, tasks: int) -> Content:
+def content_of(life: Life, name: str, tasks: int) -> ModelFile:
     """The bundle of a life after so many tasks."""
     table, done = life.images.table, life.scenario.tasks[:tasks]
     counts = life.scenario.counts("train").tolist()
@@ -43,7 +42,7 @@ def content_of(life: Life, name: str, tasks: int) -> Content:
         for label in range(task.n_old, task.n_seen)
     )
     size = life.images.pixels.shape[1]
-    version = Version(made="2026-01-01T00:00:00+00:00", by="bundle", endocil="0.1.0", parent=None)
+    version = Step(made="2026-01-01T00:00:00+00:00", by="run", endocil="0.1.0", parent=None)
     manifest = Manifest(
         name="life",
         settings=settings_of_life(life, name),
@@ -58,28 +57,25 @@ def content_of(life: Life, name: str, tasks: int) -> Content:
     )
     state = {key: value.clone() for key, value in life.method.state_dict().items()}
     statistics = {key: value.clone() for key, value in life.method.statistics.items()}
-    return Content(manifest, state, statistics, exemplars_of(life), no_pictures(size), DIGEST)
+    return ModelFile(manifest, state, statistics, exemplars_of(life), no_images(size), DIGEST)
 
 
-def exemplars_of(life: Life) -> Pictures:
+def exemplars_of(life: Life) -> KeptImages:
     if life.memory is None:
-        return no_pictures(life.images.pixels.shape[1])
-    rows = torch.cat(list(life.memory.rows.values()))
-    return Pictures(
-        life.images.gather(rows), tuple(Origin(*record) for record in life.memory.records(life.images))
-    )
+        return no_images(life.images.pixels.shape[1])
+    return life.memory.exemplars
 
 
-def newcomers_of(life: Life, classes: slice, extra: Sequence[int] = ()) -> Newcomers:
+def newcomers_of(life: Life, classes: slice, extra: Sequence[int] = ()) -> NewImages:
     """The training images of these classes, as a folder of them alone would give them; and other rows."""
     rows = sorted([*life.scenario.rows("train", classes).tolist(), *extra])
     table = life.images.table.take(rows)
     present = sorted({table.classes[label] for label in table.labels})
     alone: ImageTable = table.keep_classes(present)
     images = replace(life.images, table=alone, rows=life.images.rows[rows])
-    return Newcomers(images, np.full(len(rows), "train", dtype="U10"))
+    return NewImages(images, np.full(len(rows), "train", dtype="U10"))
 
 
-def all_of(content: Content) -> dict[str, Tensor]:
+def all_of(content: ModelFile) -> dict[str, Tensor]:
     """Weights and statistics."""
     return {**content.state, **{f"statistics/{name}": value for name, value in content.statistics.items()}}

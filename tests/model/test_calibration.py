@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from endocil.runs.lifelong import Bundle
 from torch.nn import functional
 
 from endocil.model.calibration import (
@@ -18,9 +19,8 @@ from endocil.model.calibration import (
     threshold_of,
     why_uncalibrated,
 )
-from endocil.model.file import Content
+from endocil.model.file import ModelFile
 from endocil.model.restore import restored
-from endocil.runs.lifelong import Bundle
 
 
 def drawn(n: int, heat: float, seed: int = 0, classes: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
@@ -125,31 +125,31 @@ def test_fewer_images_than_a_rate_needs_set_no_threshold(rate: float, least: int
     assert threshold_of(torch.arange(float(least - 1)), rate) is None
 
 
-def test_too_few_images_for_the_rate_turn_the_flag_off_and_say_so(tiny_content: Content) -> None:
+def test_too_few_images_for_the_rate_turn_the_flag_off_and_say_so(tiny_content: ModelFile) -> None:
     n = len(tiny_content.held_out)
     method, spread = restored(tiny_content), tiny_content.spread
     found = calibrate(method, tiny_content.held_out, tiny_content.classes, spread, rate=0.5 / n)
     assert found is not None
-    assert found.unlike_threshold is None
+    assert found.ood_threshold is None
     manifest = tiny_content.manifest.model_copy(update={"calibration": found})
     bundle = Bundle(replace(tiny_content, manifest=manifest), restored(tiny_content))
     said = bundle.predict(list(tiny_content.held_out.pixels.numpy()))
-    assert said.unlike is None
+    assert said.out_of_distribution is None
     assert said.calibrated
     rate, least = f"{50 / n:g} %", 2 * n - 1
     expected = f"{n} held-out images cannot set a rate of {rate}; at least {least} are needed"
     assert any(note.startswith(expected) for note in bundle.notes)
 
 
-def test_a_class_without_held_out_images_leaves_a_bundle_uncalibrated(tiny_content: Content) -> None:
-    origins, name = tiny_content.held_out.origins, tiny_content.classes[1]
+def test_a_class_without_held_out_images_leaves_a_bundle_uncalibrated(tiny_content: ModelFile) -> None:
+    origins, name = tiny_content.held_out.provenance, tiny_content.classes[1]
     rest = tiny_content.held_out.take([i for i, origin in enumerate(origins) if origin.class_name != name])
     assert len(rest) > 10
     assert calibrate(restored(tiny_content), rest, tiny_content.classes, {}) is None
     assert why_uncalibrated(rest, tiny_content.classes) == f"no held-out images of {name}"
 
 
-def test_a_bundles_calibration_is_that_of_its_held_out_images(tiny_content: Content) -> None:
+def test_a_bundles_calibration_is_that_of_its_held_out_images(tiny_content: ModelFile) -> None:
     found = calibrate(
         restored(tiny_content), tiny_content.held_out, tiny_content.classes, tiny_content.spread
     )
@@ -160,9 +160,9 @@ def test_a_bundles_calibration_is_that_of_its_held_out_images(tiny_content: Cont
     assert found.temperature == pytest.approx(told.temperature, rel=1e-2)
     assert found.error == pytest.approx(told.error, abs=1e-2)
     assert told.error < told.error_before
-    assert found.unlike_threshold == pytest.approx(told.unlike_threshold, rel=1e-3)
+    assert found.ood_threshold == pytest.approx(told.ood_threshold, rel=1e-3)
 
 
-def test_one_patient_alone_cannot_calibrate(tiny_content: Content) -> None:
+def test_one_patient_alone_cannot_calibrate(tiny_content: ModelFile) -> None:
     one = tiny_content.held_out.take([0])
     assert calibrate(restored(tiny_content), one, tiny_content.classes, {}) is None

@@ -20,7 +20,7 @@ from hostile import (
 )
 
 from endocil.errors import EndocilError
-from endocil.model.file import Content, read_content, write_content
+from endocil.model.file import ModelFile, read_model_file, write_model_file
 from endocil.model.manifest import Manifest
 
 
@@ -36,18 +36,18 @@ def rewritten(tiny_bundle: Path, tmp_path: Path) -> Callable[[str, Callable[[byt
     return rewrite
 
 
-def test_content_comes_back_bit_for_bit(tiny_content: Content, tiny_bundle: Path, tmp_path: Path) -> None:
-    digest = write_content(tmp_path / "again.endocil", tiny_content)
+def test_content_comes_back_bit_for_bit(tiny_content: ModelFile, tiny_bundle: Path, tmp_path: Path) -> None:
+    digest = write_model_file(tmp_path / "again.endocil", tiny_content)
     assert digest == tiny_content.digest
     assert (tmp_path / "again.endocil").read_bytes() == tiny_bundle.read_bytes()
-    again = read_content(tmp_path / "again.endocil")
+    again = read_model_file(tmp_path / "again.endocil")
     assert again.manifest == tiny_content.manifest
     assert all(torch.equal(again.state[name], value) for name, value in tiny_content.state.items())
     assert torch.equal(again.exemplars.pixels, tiny_content.exemplars.pixels)
-    assert again.held_out.origins == tiny_content.held_out.origins
+    assert again.held_out.provenance == tiny_content.held_out.provenance
 
 
-def test_names_that_are_no_valid_text_come_back_too(tiny_content: Content, tmp_path: Path) -> None:
+def test_names_that_are_no_valid_text_come_back_too(tiny_content: ModelFile, tmp_path: Path) -> None:
     odd = "polyp\udcff"
     said = tiny_content.manifest.model_dump()
     old = said["classes"][3]["name"]
@@ -56,7 +56,7 @@ def test_names_that_are_no_valid_text_come_back_too(tiny_content: Content, tmp_p
     def renamed(pictures):  # type: ignore[no-untyped-def]
         origins = [
             replace(one, class_name=odd if one.class_name == old else one.class_name)
-            for one in pictures.origins
+            for one in pictures.provenance
         ]
         return replace(pictures, origins=tuple(origins))
 
@@ -66,11 +66,11 @@ def test_names_that_are_no_valid_text_come_back_too(tiny_content: Content, tmp_p
         exemplars=renamed(tiny_content.exemplars),
         held_out=renamed(tiny_content.held_out),
     )
-    write_content(tmp_path / "odd.endocil", content)
-    assert read_content(tmp_path / "odd.endocil").classes[3] == odd
+    write_model_file(tmp_path / "odd.endocil", content)
+    assert read_model_file(tmp_path / "odd.endocil").classes[3] == odd
 
 
-def test_tasks_own_the_classes_in_their_order(tiny_content: Content) -> None:
+def test_tasks_own_the_classes_in_their_order(tiny_content: ModelFile) -> None:
     assert [(task.index, task.n_old, task.n_new) for task in tiny_content.tasks] == [
         (0, 0, 2),
         (1, 2, 2),
@@ -81,17 +81,17 @@ def test_tasks_own_the_classes_in_their_order(tiny_content: Content) -> None:
 def test_a_bundle_of_the_first_format_is_read_and_written_as_of_the_present_one(
     rewritten: Callable[..., Path], tmp_path: Path
 ) -> None:
-    found = read_content(rewritten(MANIFEST, in_manifest("format", to=1)))
+    found = read_model_file(rewritten(MANIFEST, in_manifest("format", to=1)))
     assert found.manifest.format == 1
-    write_content(tmp_path / "again.endocil", found)
-    assert read_content(tmp_path / "again.endocil").manifest.format == 2
+    write_model_file(tmp_path / "again.endocil", found)
+    assert read_model_file(tmp_path / "again.endocil").manifest.format == 2
 
 
 def test_a_newer_format_says_to_update(rewritten: Callable[..., Path]) -> None:
     with pytest.raises(
         EndocilError, match="has format 7; this version of endocil reads up to 2: update endocil"
     ):
-        read_content(rewritten(MANIFEST, in_manifest("format", to=7)))
+        read_model_file(rewritten(MANIFEST, in_manifest("format", to=7)))
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,13 @@ def test_a_manifest_that_cannot_be_is_refused_by_the_place(
     rewritten: Callable[..., Path], keys: tuple[object, ...], value: object, reason: str
 ) -> None:
     with pytest.raises(EndocilError, match=reason) as refused:
-        read_content(rewritten(MANIFEST, in_manifest(*keys, to=value)))
+        read_model_file(rewritten(MANIFEST, in_manifest(*keys, to=value)))
     assert "\n" not in str(refused.value)
 
 
 def test_weights_that_are_no_numbers_are_refused_by_name(rewritten: Callable[..., Path]) -> None:
     with pytest.raises(EndocilError, match=r"not finite in '.*conv1"):
-        read_content(rewritten(WEIGHTS, filled_with(float("nan"), "conv1")))
+        read_model_file(rewritten(WEIGHTS, filled_with(float("nan"), "conv1")))
 
 
 def test_tensors_of_no_part_are_refused(rewritten: Callable[..., Path]) -> None:
@@ -127,12 +127,12 @@ def test_tensors_of_no_part_are_refused(rewritten: Callable[..., Path]) -> None:
         header["code"] = {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}
 
     with pytest.raises(EndocilError, match="holds 'code', which no bundle has"):
-        read_content(rewritten(WEIGHTS, in_header(add)))
+        read_model_file(rewritten(WEIGHTS, in_header(add)))
 
 
 def test_pictures_of_unknown_classes_are_refused(rewritten: Callable[..., Path]) -> None:
     with pytest.raises(EndocilError, match="which is none of the 5 classes"):
-        read_content(rewritten("held-out.csv", lambda old: old.replace(b",polyp,", b",other,")))
+        read_model_file(rewritten("held-out.csv", lambda old: old.replace(b",polyp,", b",other,")))
 
 
 ESCAPE = "\x1b[31m"
@@ -162,7 +162,7 @@ def test_control_characters_in_the_manifest_are_refused_by_the_place(
     rewritten: Callable[..., Path], keys: tuple, value: object, place: str
 ) -> None:
     with pytest.raises(EndocilError, match=re.escape(place)) as refused:
-        read_content(rewritten(MANIFEST, in_manifest(*keys, to=value)))
+        read_model_file(rewritten(MANIFEST, in_manifest(*keys, to=value)))
     assert str(refused.value).isprintable()
 
 
@@ -170,31 +170,31 @@ def test_control_characters_in_the_manifest_are_refused_by_the_place(
 def test_control_characters_beside_a_picture_are_refused(rewritten: Callable[..., Path], kind: str) -> None:
     path = rewritten(f"{kind}.csv", lambda table: table.replace(b",given\n", b",given\x1b[2J\n", 1))
     with pytest.raises(EndocilError, match=rf"{kind}\.csv, consent has the character U\+001B") as refused:
-        read_content(path)
+        read_model_file(path)
     assert str(refused.value).isprintable()
 
 
 def test_what_says_that_it_holds_no_pictures_must_hold_none(rewritten: Callable[..., Path]) -> None:
     with pytest.raises(EndocilError, match="says that no picture is inside, but holds some"):
-        read_content(rewritten(MANIFEST, in_manifest("pictures", to=False)))
+        read_model_file(rewritten(MANIFEST, in_manifest("pictures", to=False)))
 
 
-def test_control_characters_are_not_written_either(tiny_content: Content, tmp_path: Path) -> None:
+def test_control_characters_are_not_written_either(tiny_content: ModelFile, tmp_path: Path) -> None:
     kept = tiny_content.exemplars
-    first = replace(kept.origins[0], group="p\n1")
-    odd = replace(tiny_content, exemplars=replace(kept, origins=(first, *kept.origins[1:])))
+    first = replace(kept.provenance[0], group="p\n1")
+    odd = replace(tiny_content, exemplars=replace(kept, origins=(first, *kept.provenance[1:])))
     with pytest.raises(EndocilError, match=r"exemplars\.csv, group has the character U\+000A"):
-        write_content(tmp_path / "model.endocil", odd)
+        write_model_file(tmp_path / "model.endocil", odd)
     named = replace(tiny_content, statistics={**tiny_content.statistics, f"x{ESCAPE}": torch.zeros(1)})
     with pytest.raises(EndocilError, match="the name of a statistic has the character"):
-        write_content(tmp_path / "model.endocil", named)
+        write_model_file(tmp_path / "model.endocil", named)
     assert not list(tmp_path.iterdir())
 
 
-def test_content_that_could_not_be_read_again_is_not_written(tiny_content: Content, tmp_path: Path) -> None:
+def test_content_that_could_not_be_read_again_is_not_written(tiny_content: ModelFile, tmp_path: Path) -> None:
     broken = {**tiny_content.state, "backbone.conv1.weight": torch.full((8, 3, 7, 7), torch.nan)}
     with pytest.raises(EndocilError, match="not finite"):
-        write_content(tmp_path / "new.endocil", replace(tiny_content, state=broken))
+        write_model_file(tmp_path / "new.endocil", replace(tiny_content, state=broken))
     assert list(tmp_path.iterdir()) == []
 
 

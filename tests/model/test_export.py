@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from endocil.runs.lifelong import Bundle
 from life import ALL_METHODS
 from pictures import make_images
 from untrained import CLASSES, untrained, write_untrained
@@ -17,9 +18,8 @@ from untrained import CLASSES, untrained, write_untrained
 from endocil.errors import EndocilError
 from endocil.model import onnx as exporting
 from endocil.model.disclaimer import NOTICE
-from endocil.model.file import read_content, write_content
+from endocil.model.file import read_model_file, write_model_file
 from endocil.model.onnx import export
-from endocil.runs.lifelong import Bundle
 
 onnx = pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -46,12 +46,10 @@ def test_every_method_answers_as_its_bundle_does(method: str, tmp_path: Path) ->
         torch.testing.assert_close(logits, expected.logits[rows], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(shares, expected.probabilities[rows], rtol=1e-4, atol=1e-4)
         assert told["features"].shape[0] == len(pixels[rows])
-        if "unlike_score" in told:
-            score = torch.from_numpy(told["unlike_score"])
-            torch.testing.assert_close(score, expected.unlike_score[rows], rtol=1e-4, atol=1e-4)
-    assert (
-        ("mean_distances" in names) == (expected.mean_probabilities is not None) == ("unlike_score" in names)
-    )
+        if "ood_score" in told:
+            score = torch.from_numpy(told["ood_score"])
+            torch.testing.assert_close(score, expected.ood_score[rows], rtol=1e-4, atol=1e-4)
+    assert ("mean_distances" in names) == (expected.mean_probabilities is not None) == ("ood_score" in names)
 
 
 def test_the_file_says_what_whoever_runs_it_has_to_know(tmp_path: Path) -> None:
@@ -60,11 +58,11 @@ def test_the_file_says_what_whoever_runs_it_has_to_know(tmp_path: Path) -> None:
     said = session_of(made.path).get_modelmeta().custom_metadata_map
     assert said["notice"] == NOTICE == "Research software, not for clinical use."
     assert tuple(json.loads(said["classes"])) == CLASSES
-    assert said["bundle"] == read_content(bundle).digest
+    assert said["bundle"] == read_model_file(bundle).digest
     preprocessing, calibration = json.loads(said["preprocessing"]), json.loads(said["calibration"])
     assert (preprocessing["size"], preprocessing["mean"]) == (32, [0.485, 0.456, 0.406])
     assert calibration["temperature"] == 1.7
-    assert calibration["unlike_score"] == "the output unlike_score; unlike where it is above unlike_threshold"
+    assert calibration["ood_score"] == "the output ood_score; unlike where it is above ood_threshold"
     assert calibration["mean_probabilities"] == "softmax of -mean_distances / mean_temperature"
     (given,) = session_of(made.path).get_inputs()
     assert (given.name, given.type, given.shape[1:]) == ("pixels", "tensor(uint8)", [32, 32, 3])
@@ -122,7 +120,7 @@ def test_code_from_outside_is_run_with_trust_only(tmp_path: Path) -> None:
     settings = {**content.manifest.settings, "method": {"name": "os:system"}}
     manifest = content.manifest.model_copy(update={"settings": settings})
     path = tmp_path / "model.endocil"
-    write_content(path, type(content)(manifest, *list(vars(content).values())[1:]))
+    write_model_file(path, type(content)(manifest, *list(vars(content).values())[1:]))
     with pytest.raises(EndocilError, match="only with --trust"):
         export(path, tmp_path / "model.onnx")
 
@@ -155,13 +153,13 @@ def test_a_name_that_is_no_text_is_told_escaped(tmp_path: Path) -> None:
 
 def test_a_bundle_without_a_threshold_flags_nothing(tmp_path: Path) -> None:
     content = untrained()
-    fitted = content.manifest.calibration.model_copy(update={"unlike_threshold": None})
+    fitted = content.manifest.calibration.model_copy(update={"ood_threshold": None})
     manifest = content.manifest.model_copy(update={"calibration": fitted})
-    write_content(tmp_path / "model.endocil", replace(content, manifest=manifest))
+    write_model_file(tmp_path / "model.endocil", replace(content, manifest=manifest))
     made = export(tmp_path / "model.endocil", tmp_path / "model.onnx")
     said = json.loads(session_of(made.path).get_modelmeta().custom_metadata_map["calibration"])
-    assert said["unlike_threshold"] is None
-    assert said["unlike_score"] == "the output unlike_score"
+    assert said["ood_threshold"] is None
+    assert said["ood_score"] == "the output ood_score"
 
 
 @pytest.mark.parametrize(
@@ -170,11 +168,11 @@ def test_a_bundle_without_a_threshold_flags_nothing(tmp_path: Path) -> None:
 def test_without_a_spread_the_words_tell_how_the_score_is_made(
     tmp_path: Path, method: str, words: str
 ) -> None:
-    write_content(tmp_path / "model.endocil", replace(untrained(method), spread={}))
+    write_model_file(tmp_path / "model.endocil", replace(untrained(method), spread={}))
     made = export(tmp_path / "model.endocil", tmp_path / "model.onnx")
-    assert "unlike_score" not in made.outputs
+    assert "ood_score" not in made.outputs
     said = json.loads(session_of(made.path).get_modelmeta().custom_metadata_map["calibration"])
-    assert said["unlike_score"].startswith(words)
+    assert said["ood_score"].startswith(words)
 
 
 @pytest.mark.parametrize("how", ["the same name", "another name", "a link", "a hard link"])

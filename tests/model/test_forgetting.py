@@ -11,38 +11,38 @@ from PIL import Image
 
 from endocil import EndocilError
 from endocil.learning.features import CLASS_MEANS, class_means, look
+from endocil.learning.memory import KeptImages, Provenance
 from endocil.model.contact_sheet import write_sheet
-from endocil.model.file import Content, read_content, write_content
+from endocil.model.file import ModelFile, read_model_file, write_model_file
 from endocil.model.forget import forget
-from endocil.model.pictures import Origin, Pictures
 from endocil.model.restore import restored
 
 
-def origins(content: Content) -> tuple[Origin, ...]:
-    return (*content.exemplars.origins, *content.held_out.origins)
+def origins(content: ModelFile) -> tuple[Provenance, ...]:
+    return (*content.exemplars.provenance, *content.held_out.provenance)
 
 
-def spared(content: Content) -> str:
+def spared(content: ModelFile) -> str:
     """A group whose exemplars are never all of their class."""
-    for group in sorted({origin.group for origin in content.exemplars.origins}):
-        left = {origin.class_name for origin in content.exemplars.origins if origin.group != group}
+    for group in sorted({origin.group for origin in content.exemplars.provenance}):
+        left = {origin.class_name for origin in content.exemplars.provenance if origin.group != group}
         if left == set(content.classes):
             return group
     raise AssertionError("every group is all that a class has")
 
 
-def test_a_group_is_gone_and_class_means_are_those_of_the_rest(tiny_content: Content) -> None:
+def test_a_group_is_gone_and_class_means_are_those_of_the_rest(tiny_content: ModelFile) -> None:
     group = spared(tiny_content)
     found = forget(tiny_content, groups=[group])
     assert group not in {origin.group for origin in origins(found.content)}
-    gone = [origin for origin in tiny_content.exemplars.origins if origin.group == group]
+    gone = [origin for origin in tiny_content.exemplars.provenance if origin.group == group]
     assert (found.exemplars, len(found.content.exemplars)) == (
         len(gone),
         len(tiny_content.exemplars) - len(gone),
     )
     method = restored(found.content)
     labels = torch.tensor(
-        [found.content.classes.index(origin.class_name) for origin in found.content.exemplars.origins]
+        [found.content.classes.index(origin.class_name) for origin in found.content.exemplars.provenance]
     )
     features = look(method, found.content.exemplars.pixels).features
     expected = class_means(features, labels, len(found.content.classes))
@@ -54,17 +54,17 @@ def test_a_group_is_gone_and_class_means_are_those_of_the_rest(tiny_content: Con
     assert all(torch.equal(found.content.state[name], value) for name, value in tiny_content.state.items())
 
 
-def test_the_order_of_choice_stays_without_gaps(tiny_content: Content) -> None:
-    first = tiny_content.exemplars.origins[0]
-    left = forget(tiny_content, images=[first.image]).content.exemplars.origins
+def test_the_order_of_choice_stays_without_gaps(tiny_content: ModelFile) -> None:
+    first = tiny_content.exemplars.provenance[0]
+    left = forget(tiny_content, images=[first.image]).content.exemplars.provenance
     for name in tiny_content.classes:
         mine = [origin for origin in left if origin.class_name == name]
         assert [origin.order for origin in mine] == list(range(len(mine)))
-    before = [origin.image for origin in tiny_content.exemplars.origins]
+    before = [origin.image for origin in tiny_content.exemplars.provenance]
     assert [origin.image for origin in left] == before[1:]
 
 
-def test_history_tells_how_many_but_not_whose(tiny_content: Content) -> None:
+def test_history_tells_how_many_but_not_whose(tiny_content: ModelFile) -> None:
     group = spared(tiny_content)
     content = forget(tiny_content, groups=[group]).content
     version = content.manifest.history[-1]
@@ -74,11 +74,11 @@ def test_history_tells_how_many_but_not_whose(tiny_content: Content) -> None:
     assert content.manifest.metrics is None
 
 
-def test_it_says_what_still_saw_them(tiny_content: Content) -> None:
-    exemplar = forget(tiny_content, images=[tiny_content.exemplars.origins[0].image])
+def test_it_says_what_still_saw_them(tiny_content: ModelFile) -> None:
+    exemplar = forget(tiny_content, images=[tiny_content.exemplars.provenance[0].image])
     assert any(line.startswith("the weights still saw them") for line in exemplar.lines)
     assert any("class means" in line for line in exemplar.lines)
-    held = forget(tiny_content, images=[tiny_content.held_out.origins[0].image])
+    held = forget(tiny_content, images=[tiny_content.held_out.provenance[0].image])
     assert (held.exemplars, held.held_out) == (0, 1)
     assert "held-out pictures were never learned from: nothing else saw them" in held.lines
     assert held.content.manifest.metrics == tiny_content.manifest.metrics
@@ -87,8 +87,8 @@ def test_it_says_what_still_saw_them(tiny_content: Content) -> None:
     assert held.content.statistics[CLASS_MEANS].equal(tiny_content.statistics[CLASS_MEANS])
 
 
-def test_images_that_were_learned_and_not_kept_are_not_denied(tiny_content: Content) -> None:
-    first, *rest = tiny_content.held_out.origins
+def test_images_that_were_learned_and_not_kept_are_not_denied(tiny_content: ModelFile) -> None:
+    first, *rest = tiny_content.held_out.provenance
     alone = replace(
         tiny_content,
         held_out=replace(tiny_content.held_out, origins=(replace(first, group="only here"), *rest)),
@@ -105,24 +105,24 @@ def test_images_that_were_learned_and_not_kept_are_not_denied(tiny_content: Cont
             forget(alone, **{kind: ["zzzz"]})
 
 
-def test_a_class_left_without_held_out_images_ends_the_calibration(tiny_content: Content) -> None:
+def test_a_class_left_without_held_out_images_ends_the_calibration(tiny_content: ModelFile) -> None:
     name = tiny_content.classes[0]
-    mine = [origin.image for origin in tiny_content.held_out.origins if origin.class_name == name]
+    mine = [origin.image for origin in tiny_content.held_out.provenance if origin.class_name == name]
     found = forget(tiny_content, images=mine)
     assert found.content.manifest.calibration is None
     assert f"the calibration is gone: no held-out images of {name} are left" in found.lines
 
 
-def test_a_sheet_of_a_class_has_its_own_pictures_alone(tiny_content: Content, tmp_path: Path) -> None:
+def test_a_sheet_of_a_class_has_its_own_pictures_alone(tiny_content: ModelFile, tmp_path: Path) -> None:
     old, new = tiny_content.classes[:2]
     names = {old: "a", new: "a: b"}
 
-    def renamed(pictures: Pictures) -> Pictures:
+    def renamed(pictures: KeptImages) -> KeptImages:
         origins = (
             replace(origin, class_name=names.get(origin.class_name, origin.class_name))
-            for origin in pictures.origins
+            for origin in pictures.provenance
         )
-        return Pictures(pictures.pixels, tuple(origins))
+        return KeptImages(pictures.pixels, tuple(origins))
 
     classes = tuple(
         learned.model_copy(update={"name": names.get(learned.name, learned.name)})
@@ -139,15 +139,15 @@ def test_a_sheet_of_a_class_has_its_own_pictures_alone(tiny_content: Content, tm
     assert after == before
 
 
-def test_without_held_out_images_the_calibration_goes(tiny_content: Content) -> None:
-    found = forget(tiny_content, images=[origin.image for origin in tiny_content.held_out.origins])
+def test_without_held_out_images_the_calibration_goes(tiny_content: ModelFile) -> None:
+    found = forget(tiny_content, images=[origin.image for origin in tiny_content.held_out.provenance])
     assert found.content.manifest.calibration is None
     assert any("calibration is gone" in line for line in found.lines)
 
 
-def test_a_class_without_exemplars_is_refused_unless_it_is_meant(tiny_content: Content) -> None:
+def test_a_class_without_exemplars_is_refused_unless_it_is_meant(tiny_content: ModelFile) -> None:
     name = tiny_content.classes[0]
-    mine = [origin.image for origin in tiny_content.exemplars.origins if origin.class_name == name]
+    mine = [origin.image for origin in tiny_content.exemplars.provenance if origin.class_name == name]
     with pytest.raises(EndocilError, match=f"no exemplar would be left of {name}.*--allow-empty"):
         forget(tiny_content, images=mine)
     found = forget(tiny_content, images=mine, allow_empty=True)
@@ -155,14 +155,14 @@ def test_a_class_without_exemplars_is_refused_unless_it_is_meant(tiny_content: C
     assert found.content.statistics[CLASS_MEANS].equal(tiny_content.statistics[CLASS_MEANS])
 
 
-def test_even_the_last_exemplar_can_go(tiny_content: Content) -> None:
-    every = [origin.image for origin in tiny_content.exemplars.origins]
+def test_even_the_last_exemplar_can_go(tiny_content: ModelFile) -> None:
+    every = [origin.image for origin in tiny_content.exemplars.provenance]
     found = forget(tiny_content, images=every, allow_empty=True)
     assert len(found.content.exemplars) == 0
     assert found.content.statistics[CLASS_MEANS].equal(tiny_content.statistics[CLASS_MEANS])
 
 
-def test_what_matches_nothing_is_refused_with_what_is_near(tiny_content: Content) -> None:
+def test_what_matches_nothing_is_refused_with_what_is_near(tiny_content: ModelFile) -> None:
     group = origins(tiny_content)[0].group
     with pytest.raises(EndocilError, match=re.escape(f"near to it: {group}")):
         forget(tiny_content, groups=[f"{group}x"])
@@ -173,7 +173,7 @@ def test_what_matches_nothing_is_refused_with_what_is_near(tiny_content: Content
 
 
 def test_the_commands_list_draw_and_forget(tiny_bundle: Path, tmp_path: Path) -> None:
-    content, before = read_content(tiny_bundle), tiny_bundle.read_bytes()
+    content, before = read_model_file(tiny_bundle), tiny_bundle.read_bytes()
     shown = endocil(
         "memory", tiny_bundle, "--csv", tmp_path / "m.csv", "--sheet", tmp_path / "m.png", "--list"
     )
@@ -189,7 +189,7 @@ def test_the_commands_list_draw_and_forget(tiny_bundle: Path, tmp_path: Path) ->
     done = endocil("forget", tiny_bundle, "--group", group, "-o", tmp_path / "less.endocil")
     assert done.returncode == 0, done.stderr
     assert "the weights still saw them" in done.stdout
-    assert group not in {origin.group for origin in origins(read_content(tmp_path / "less.endocil"))}
+    assert group not in {origin.group for origin in origins(read_model_file(tmp_path / "less.endocil"))}
     assert group.encode() not in (tmp_path / "less.endocil").read_bytes()
     assert tiny_bundle.read_bytes() == before
     again = endocil("forget", tiny_bundle, "--group", group, "-o", tmp_path / "less.endocil")
@@ -198,11 +198,11 @@ def test_the_commands_list_draw_and_forget(tiny_bundle: Path, tmp_path: Path) ->
 
 
 def test_a_bundle_without_pictures_has_nothing_to_show_or_forget(
-    tiny_content: Content, tmp_path: Path
+    tiny_content: ModelFile, tmp_path: Path
 ) -> None:
     none = tiny_content.exemplars.take([])
     empty = replace(tiny_content, exemplars=none, held_out=none)
-    write_content(tmp_path / "empty.endocil", empty)
+    write_model_file(tmp_path / "empty.endocil", empty)
     result = endocil("memory", tmp_path / "empty.endocil", "--sheet", tmp_path / "m.png")
     assert result.returncode == 1
     assert "0 exemplars and 0 held-out images" in result.stdout

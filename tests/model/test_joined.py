@@ -9,19 +9,19 @@ from pictures import make_images
 
 from endocil import EndocilError
 from endocil.data.cache import Images
-from endocil.model.pictures import Origin, Pictures, no_pictures
+from endocil.learning.memory import KeptImages, Provenance, no_images
 from endocil.runs.learn import KEPT, Newcomers, join
 
 OLD = make_images([3, 2])
 NEW = make_images([2, 2, 2], seed=5)
 
 
-def exemplars(images: Images = OLD) -> Pictures:
+def exemplars(images: Images = OLD) -> KeptImages:
     origins = tuple(
-        Origin(name, images.table.classes[label], 0, 0, "p", "d")
+        Provenance(name, images.table.classes[label], 0, 0, "p", "d")
         for name, label in zip(images.table.ids, images.table.labels, strict=True)
     )
-    return Pictures(images.pixels, origins)
+    return KeptImages(images.pixels, origins)
 
 
 def newcomers(images: Images, ids: tuple[str, ...] | None = None) -> Newcomers:
@@ -30,7 +30,7 @@ def newcomers(images: Images, ids: tuple[str, ...] | None = None) -> Newcomers:
 
 
 def test_rows_come_from_both_and_the_new_pixels_are_not_copied() -> None:
-    images, notes = join(("class-00", "class-01"), exemplars(), no_pictures(32), newcomers(NEW))
+    images, notes = join(("class-00", "class-01"), exemplars(), no_images(32), newcomers(NEW))
     assert notes == ()
     assert images.new.data_ptr() == NEW.pixels.data_ptr()
     index = torch.tensor([7, 0, 10, 4, 5])
@@ -43,7 +43,7 @@ def test_rows_come_from_both_and_the_new_pixels_are_not_copied() -> None:
 def test_new_classes_stand_behind_the_old_ones_in_alphabetical_order() -> None:
     table = replace(NEW.table, classes=("zebra", "class-01", "apple"))
     images, _ = join(
-        ("class-00", "class-01"), exemplars(), no_pictures(32), newcomers(replace(NEW, table=table))
+        ("class-00", "class-01"), exemplars(), no_images(32), newcomers(replace(NEW, table=table))
     )
     assert images.table.classes == ("class-00", "class-01", "apple", "zebra")
     assert images.table.labels.tolist() == [0, 0, 0, 1, 1, 3, 3, 1, 1, 2, 2]
@@ -51,7 +51,7 @@ def test_new_classes_stand_behind_the_old_ones_in_alphabetical_order() -> None:
 
 @pytest.mark.parametrize("held", [False, True])
 def test_an_image_that_the_bundle_holds_is_left_out_and_told(held: bool) -> None:
-    kept, none = exemplars(), no_pictures(32)
+    kept, none = exemplars(), no_images(32)
     same = newcomers(OLD, OLD.table.ids)
     images, notes = join(("class-00", "class-01"), *((none, kept) if held else (kept, none)), same)
     assert len(images.table) == (0 if held else 5)
@@ -61,7 +61,7 @@ def test_an_image_that_the_bundle_holds_is_left_out_and_told(held: bool) -> None
 def test_an_exemplar_under_another_name_is_not_held_out() -> None:
     given = newcomers(OLD, tuple("abcde"))
     given.part[:] = ["train", "validation", "train", "test", "train"]
-    images, notes = join(("class-00", "class-01"), exemplars(), no_pictures(32), given)
+    images, notes = join(("class-00", "class-01"), exemplars(), no_images(32), given)
     assert images.table.ids[5:] == ("a", "c", "e")  # learned from once more, as in a run
     assert images.part[5:].tolist() == ["train"] * 3
     assert notes == ("2 new images are left out: the bundle holds them already",)
@@ -73,7 +73,7 @@ def test_a_held_out_image_under_another_name_is_never_learned_from() -> None:
     table = replace(OLD.table, ids=(OLD.table.ids[0], *"bcde"), labels=labels, classes=("class-00", "new"))
     images, notes = join(
         ("class-00", "class-01"),
-        no_pictures(32),
+        no_images(32),
         exemplars(),
         newcomers(replace(OLD, table=table, pixels=pixels), table.ids),
     )
@@ -86,7 +86,7 @@ def test_a_held_out_image_under_another_name_is_never_learned_from() -> None:
     with pytest.raises(EndocilError, match="is 'other' among the new images, but the bundle holds it as"):
         join(
             ("class-00", "class-01"),
-            no_pictures(32),
+            no_images(32),
             exemplars(),
             newcomers(replace(OLD, table=other, pixels=pixels), ("x", *"bcde")),
         )
@@ -94,7 +94,7 @@ def test_a_held_out_image_under_another_name_is_never_learned_from() -> None:
 
 def test_another_image_of_the_same_name_gets_a_number() -> None:
     ids = (OLD.table.ids[0], OLD.table.ids[1], "a.png", "b.png", "c.png", f"{OLD.table.ids[0]} (2)")
-    images, notes = join(("class-00", "class-01"), exemplars(), no_pictures(32), newcomers(NEW, ids))
+    images, notes = join(("class-00", "class-01"), exemplars(), no_images(32), newcomers(NEW, ids))
     assert images.table.ids[5:] == (
         f"{ids[0]} (2)",
         f"{ids[1]} (2)",
@@ -112,6 +112,6 @@ def test_the_same_image_as_another_class_is_refused() -> None:
         join(
             ("class-00", "class-01"),
             exemplars(),
-            no_pictures(32),
+            no_images(32),
             newcomers(replace(OLD, table=table), OLD.table.ids),
         )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import command, endocil
+from endocil.runs.bundle import make_bundle
 from files import settings, write_pictures, write_settings
 from life import differing
 from lives import all_of
@@ -16,8 +17,7 @@ from PIL import Image
 
 from endocil import EndocilError
 from endocil.io.files import write_csv
-from endocil.model.file import Content, read_content, write_content
-from endocil.runs.bundle import make_bundle
+from endocil.model.file import ModelFile, read_model_file, write_model_file
 from endocil.runs.learn import learn, read_newcomers
 from endocil.runs.run import run
 
@@ -32,14 +32,14 @@ def bundle(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three classes in two tasks; read only."""
     folder = tmp_path_factory.mktemp("first")
     run(settings(pictures / "first-3.csv", [2, 1]), folder / "run")
-    write_content(folder / "model.endocil", make_bundle(folder / "run").content)
+    write_model_file(folder / "model.endocil", make_bundle(folder / "run").content)
     return folder / "model.endocil"
 
 
-def same(one: Content, other: Content) -> None:
+def same(one: ModelFile, other: ModelFile) -> None:
     assert differing(all_of(one), all_of(other)) == []
     for mine, theirs in ((one.exemplars, other.exemplars), (one.held_out, other.held_out)):
-        assert mine.origins == theirs.origins
+        assert mine.provenance == theirs.provenance
         assert torch.equal(mine.pixels, theirs.pixels)
     for part in ("classes", "increments", "preprocessing", "calibration", "learns"):
         assert getattr(one.manifest, part) == getattr(other.manifest, part)
@@ -60,7 +60,7 @@ def test_run_bundle_learn_is_the_bundle_of_the_whole_run(pictures: Path, tmp_pat
         if steps[0] == "learn":
             assert "task 2: class-03 7+1, class-04 7+1 (to learn + held out)" in result.stdout
             assert "5 classes, 15 exemplars, 5 held-out images" in result.stdout
-    same(read_content(tmp_path / "learned.endocil"), read_content(tmp_path / "two.endocil"))
+    same(read_model_file(tmp_path / "learned.endocil"), read_model_file(tmp_path / "two.endocil"))
     assert not (tmp_path / "learned.endocil.learning").exists()
 
 
@@ -84,7 +84,7 @@ def test_killed_and_typed_again_it_ends_in_the_same_bundle(
         assert (work / "checkpoint.safetensors").exists()
         finished = endocil(*typed)
         assert finished.returncode == 0, finished.stderr
-    same(read_content(output), straight)
+    same(read_model_file(output), straight)
     assert not work.exists()
 
 
@@ -107,8 +107,8 @@ def test_a_stopped_step_refuses_another_bundle_other_images_and_other_settings(
     with pytest.raises(EndocilError, match="is of a step with other settings"):
         learn(bundle, new, output, changes=["train.learning_rate=0.01"])
     other = tmp_path / "other.endocil"
-    content = read_content(bundle)
-    write_content(other, replace(content, manifest=content.manifest.model_copy(update={"name": "x"})))
+    content = read_model_file(bundle)
+    write_model_file(other, replace(content, manifest=content.manifest.model_copy(update={"name": "x"})))
     with pytest.raises(EndocilError, match="is of a step with other bundle"):
         learn(other, new, output)
     learn(bundle, new, output, changes=["run.checkpoint_seconds=1"])
@@ -144,10 +144,10 @@ def test_a_folder_is_learned_with_the_held_out_share_that_is_asked_for(
 ) -> None:
     new = folder_of(pictures, tmp_path / "new", "class-04")
     content = learn(bundle, new, tmp_path / "a.endocil", validation=0.3).content
-    held = [origin for origin in content.held_out.origins if origin.class_name == "class-04"]
+    held = [origin for origin in content.held_out.provenance if origin.class_name == "class-04"]
     assert len(held) == 3
     assert content.manifest.classes[-1].images == 7
-    trained = {origin.image for origin in content.exemplars.origins}
+    trained = {origin.image for origin in content.exemplars.provenance}
     assert not trained & {origin.image for origin in held}
     assert learn(bundle, new, tmp_path / "b.endocil").content.manifest.classes[-1].images == 10
 
@@ -156,10 +156,10 @@ def test_a_calibration_is_of_every_class_or_there_is_none(
     bundle: Path, pictures: Path, tmp_path: Path
 ) -> None:
     unheld = tmp_path / "unheld.endocil"
-    write_content(unheld, make_bundle(bundle.parent / "run", held_out=0).content)
+    write_model_file(unheld, make_bundle(bundle.parent / "run", held_out=0).content)
     told: list[str] = []
     found = learn(unheld, pictures / "from-3.csv", tmp_path / "new.endocil", tell=told.append)
-    assert {origin.class_name for origin in found.content.held_out.origins} == {"class-03", "class-04"}
+    assert {origin.class_name for origin in found.content.held_out.provenance} == {"class-03", "class-04"}
     assert found.content.manifest.calibration is None
     lacking = "no held-out images of class-00, class-01, class-02"
     assert found.notes == (
@@ -172,16 +172,16 @@ def test_a_bundle_without_pictures_stays_without(pictures: Path, tmp_path: Path)
     run(settings(pictures / "first-3.csv", [2, 1], "finetune"), tmp_path / "run")
     made = make_bundle(tmp_path / "run", with_exemplars=False).content
     assert made.manifest.calibration is not None
-    write_content(tmp_path / "model.endocil", made)
+    write_model_file(tmp_path / "model.endocil", made)
     shown = endocil(
         "learn", tmp_path / "model.endocil", pictures / "from-3.csv", "-o", tmp_path / "new.endocil"
     )
     assert shown.returncode == 0, shown.stderr
     assert "note: the bundle is kept without pictures, and so without held-out images" in shown.stdout
-    content = read_content(tmp_path / "new.endocil")
+    content = read_model_file(tmp_path / "new.endocil")
     assert (len(content.exemplars), len(content.held_out)) == (0, 0)
     assert content.manifest.calibration is None
-    assert not content.manifest.pictures
+    assert not content.manifest.keeps_images
     assert b".png" not in (tmp_path / "new.endocil").read_bytes()
 
 
@@ -189,10 +189,10 @@ def test_a_pattern_of_the_bundle_is_shown_but_never_run(bundle: Path, pictures: 
     new = folder_of(pictures, tmp_path / "new", "class-04")
     for number, file in enumerate(sorted((new / "class-04").iterdir())):
         file.rename(file.with_name(f"p{number // 4}_{'a' * 40}{number}!.png"))
-    content, endless = read_content(bundle), "((?:a|aa)+)$"
+    content, endless = read_model_file(bundle), "((?:a|aa)+)$"
     scenario = {**content.manifest.settings["scenario"], "split_by": "group", "groups": endless}
     values = {**content.manifest.settings, "scenario": scenario}
-    write_content(
+    write_model_file(
         tmp_path / "model.endocil",
         replace(content, manifest=content.manifest.model_copy(update={"settings": values})),
     )
@@ -204,14 +204,17 @@ def test_a_pattern_of_the_bundle_is_shown_but_never_run(bundle: Path, pictures: 
         in refused.stderr
     )
     assert endocil(*typed, "--groups", "(p[0-9]+)_").returncode == 0
-    origins = (*(found := read_content(tmp_path / "out.endocil")).exemplars.origins, *found.held_out.origins)
+    origins = (
+        *(found := read_model_file(tmp_path / "out.endocil")).exemplars.provenance,
+        *found.held_out.provenance,
+    )
     assert {origin.group for origin in origins if origin.class_name == "class-04"} == {"p0", "p1", "p2"}
-    held = {origin.group for origin in found.held_out.origins if origin.class_name == "class-04"}
-    assert not held & {origin.group for origin in found.exemplars.origins}
+    held = {origin.group for origin in found.held_out.provenance if origin.class_name == "class-04"}
+    assert not held & {origin.group for origin in found.exemplars.provenance}
 
 
 def test_groups_are_those_that_are_asked_for(bundle: Path, pictures: Path, tmp_path: Path) -> None:
-    content = read_content(bundle)
+    content = read_model_file(bundle)
     new = folder_of(pictures, tmp_path / "new", "class-04")
     names = [f"class-04/{file.name}" for file in sorted((new / "class-04").iterdir())]
     listing = tmp_path / "groups.csv"
@@ -299,9 +302,9 @@ def test_joint_and_a_bundle_without_exemplars_are_refused_before_any_image_is_re
 ) -> None:
     run(settings(pictures / "first-3.csv", [2, 1], "joint"), tmp_path / "joint")
     run(settings(pictures / "first-3.csv", [2, 1]), tmp_path / "icarl")
-    write_content(tmp_path / "joint.endocil", make_bundle(tmp_path / "joint").content)
+    write_model_file(tmp_path / "joint.endocil", make_bundle(tmp_path / "joint").content)
     without = make_bundle(tmp_path / "icarl", with_exemplars=False).content
-    write_content(tmp_path / "without.endocil", without)
+    write_model_file(tmp_path / "without.endocil", without)
     with pytest.raises(EndocilError, match="learns all classes at once"):
         learn(tmp_path / "joint.endocil", tmp_path / "nowhere", tmp_path / "out.endocil")
     with pytest.raises(EndocilError, match="holds no exemplars"):
@@ -310,7 +313,7 @@ def test_joint_and_a_bundle_without_exemplars_are_refused_before_any_image_is_re
 
 def test_a_method_without_exemplars_learns_and_warns(pictures: Path, tmp_path: Path) -> None:
     run(settings(pictures / "first-3.csv", [2, 1], "lwf"), tmp_path / "run")
-    write_content(tmp_path / "model.endocil", make_bundle(tmp_path / "run").content)
+    write_model_file(tmp_path / "model.endocil", make_bundle(tmp_path / "run").content)
     told: list[str] = []
     content = learn(
         tmp_path / "model.endocil", pictures / "from-3.csv", tmp_path / "out.endocil", tell=told.append

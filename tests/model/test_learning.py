@@ -16,7 +16,7 @@ from endocil.data.batches import ImageSet
 from endocil.data.cache import Images
 from endocil.learning.checkpoint import FILE
 from endocil.methods import METHODS
-from endocil.model.file import Content, read_content, write_content
+from endocil.model.file import ModelFile, read_model_file, write_model_file
 from endocil.model.manifest import Terms
 from endocil.model.restore import settings_of
 from endocil.runs.learn import Step, changed, content_after, step_of, take_step
@@ -39,26 +39,26 @@ def stop_after(n: int) -> Callable[[dict], None]:
     return show
 
 
-def saved(life: Life, name: str, folder: Path) -> Content:
+def saved(life: Life, name: str, folder: Path) -> ModelFile:
     """The life's bundle after two tasks, written and read."""
-    write_content(folder / "model.endocil", content_of(life, name, 2))
-    return read_content(folder / "model.endocil")
+    write_model_file(folder / "model.endocil", content_of(life, name, 2))
+    return read_model_file(folder / "model.endocil")
 
 
-def learned(content: Content, step: Step, folder: Path) -> Content:
+def learned(content: ModelFile, step: Step, folder: Path) -> ModelFile:
     folder.mkdir(exist_ok=True)
     return content_after(step, take_step(step, folder), TERMS)
 
 
-def next_step(content: Content, life: Life, extra: tuple[int, ...] = ()) -> Step:
+def next_step(content: ModelFile, life: Life, extra: tuple[int, ...] = ()) -> Step:
     return step_of(content, settings_of(content), newcomers_of(life, life.scenario.tasks[2].new, extra))
 
 
-def same(content: Content, life: Life) -> None:
+def same(content: ModelFile, life: Life) -> None:
     assert differing(all_of(content), state_of(life.method)) == []
     expected = exemplars_of(life)
-    assert [origin.image for origin in content.exemplars.origins] == [
-        origin.image for origin in expected.origins
+    assert [origin.image for origin in content.exemplars.provenance] == [
+        origin.image for origin in expected.provenance
     ]
     assert torch.equal(content.exemplars.pixels, expected.pixels)
 
@@ -72,7 +72,7 @@ def test_a_learned_bundle_is_the_next_task_of_the_run_bit_for_bit(
     after = learned(before, next_step(before, life), tmp_path / "work")
     life.step(life.scenario.tasks[2])
     same(after, life)
-    assert after.exemplars.origins == exemplars_of(life).origins
+    assert after.exemplars.provenance == exemplars_of(life).provenance
     assert after.classes == images.table.classes
     assert after.manifest.increments == (2, 1, 3)
     assert after.manifest.metrics is None
@@ -87,7 +87,7 @@ def test_a_total_budget_is_shared_as_in_the_run(images: Images, tmp_path: Path) 
     after = learned(before, next_step(before, life), tmp_path / "work")
     life.step(life.scenario.tasks[2])
     same(after, life)
-    counts = [len(rows) for rows in life.memory.rows.values()]
+    counts = [len(rows) for rows in life.kept_rows().values()]
     assert counts == [3, 3, 3, 3, 3, 3]
 
 
@@ -97,7 +97,7 @@ def test_more_images_of_known_classes_are_learned_and_compete_with_their_exempla
 ) -> None:
     life = lives.after(name, 2, tmp_path / "life")
     before = saved(life, name, tmp_path)
-    kept = {origin.image for origin in before.exemplars.origins}
+    kept = {origin.image for origin in before.exemplars.provenance}
     known = life.scenario.rows("test", slice(0, 2)).tolist()
     assert not kept & {images.table.ids[row] for row in known}
     after = learned(before, next_step(before, life, tuple(known)), tmp_path / "work")
@@ -137,7 +137,7 @@ def test_a_step_stopped_at_any_epoch_goes_on_to_the_same_bits(
     for folder in stops:
         again = learned(before, step, folder)
         assert differing(all_of(again), all_of(straight)) == []
-        assert again.exemplars.origins == straight.exemplars.origins
+        assert again.exemplars.provenance == straight.exemplars.provenance
 
 
 def test_a_finished_step_is_not_trained_again(lives: Lives, tmp_path: Path) -> None:
@@ -153,12 +153,14 @@ def test_a_finished_step_is_not_trained_again(lives: Lives, tmp_path: Path) -> N
 def test_exemplars_keep_their_terms_and_new_ones_get_theirs(lives: Lives, tmp_path: Path) -> None:
     life = lives.after("icarl", 2, tmp_path / "life")
     content = content_of(life, "icarl", 2)
-    origins = tuple(replace(origin, licence="old", consent="given") for origin in content.exemplars.origins)
+    origins = tuple(
+        replace(origin, licence="old", consent="given") for origin in content.exemplars.provenance
+    )
     before = replace(content, exemplars=replace(content.exemplars, origins=origins))
     step = next_step(before, life)
     terms = Terms(licence="new", consent="asked")
     after = content_after(step, take_step(step, tmp_path), terms)
-    told = {(origin.task < 2, origin.licence, origin.consent) for origin in after.exemplars.origins}
+    told = {(origin.task < 2, origin.licence, origin.consent) for origin in after.exemplars.provenance}
     assert told == {(True, "old", "given"), (False, "new", "asked")}
 
 
@@ -167,11 +169,11 @@ def test_a_class_without_exemplars_needs_new_images_of_it(
 ) -> None:
     life = lives.after("endocil", 2, tmp_path / "life")
     content = content_of(life, "endocil", 2)
-    origins = content.exemplars.origins
+    origins = content.exemplars.provenance
     rest = [row for row, origin in enumerate(origins) if origin.class_name != "class-00"]
     emptied = replace(content, exemplars=content.exemplars.take(rest))
     with pytest.raises(EndocilError, match="holds no exemplars of class-00 any more; add images of it"):
         take_step(next_step(emptied, life), tmp_path)
     own = tuple(life.scenario.rows("train", slice(0, 1)).tolist())
     after = learned(emptied, next_step(emptied, life, own), tmp_path / "work")
-    assert sum(origin.class_name == "class-00" for origin in after.exemplars.origins) == QUOTA
+    assert sum(origin.class_name == "class-00" for origin in after.exemplars.provenance) == QUOTA

@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from endocil.runs.bundle import make_bundle
+from endocil.runs.lifelong import Bundle, LifelongLearner
 from files import settings, write_pictures
 from life import differing
 from lives import all_of
@@ -12,9 +14,7 @@ from PIL import Image
 
 from endocil import EndocilError
 from endocil.io.files import read_csv
-from endocil.model.file import read_content
-from endocil.runs.bundle import make_bundle
-from endocil.runs.lifelong import Bundle, LifelongLearner
+from endocil.model.file import read_model_file
 from endocil.runs.run import run
 
 
@@ -72,10 +72,10 @@ def test_it_predicts_saves_loads_and_learns_on(pictures: Path, tmp_path: Path) -
     assert again.predict(images).tolist() == best.tolist()
     again.learn(*given(pictures, "class-02"))
     again.save(tmp_path / "two.endocil")
-    content = read_content(tmp_path / "two.endocil")
+    content = read_model_file(tmp_path / "two.endocil")
     assert content.manifest.history[-1].parent == digest
     assert content.manifest.settings["train"]["epochs"] == 3
-    assert {origin.licence for origin in content.exemplars.origins if origin.task == 0} == {"CC0"}
+    assert {origin.licence for origin in content.exemplars.provenance if origin.task == 0} == {"CC0"}
     assert Bundle.load(tmp_path / "two.endocil").classes == ("class-00", "class-01", "class-02")
 
 
@@ -87,8 +87,8 @@ def test_labels_groups_and_sources_may_be_arrays_of_texts(pictures: Path, tmp_pa
     values["scenario"]["validation"] = 0.3
     learner = LifelongLearner(values).learn(images, np.array(labels), groups=groups, sources=sources)
     learner.save(tmp_path / "one.endocil")
-    content = read_content(tmp_path / "one.endocil")
-    told = {origin.image: (origin.group, origin.source) for origin in content.exemplars.origins}
+    content = read_model_file(tmp_path / "one.endocil")
+    told = {origin.image: (origin.group, origin.source) for origin in content.exemplars.provenance}
     for i, path in enumerate(images):
         if path.name in told:
             assert told[path.name] == (f"p{i % 3}", "ab"[i % 2])

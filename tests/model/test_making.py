@@ -5,20 +5,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from endocil.runs.bundle import make_bundle
 from tiny_runs import tiny
 
 from endocil.data.splits import TEST, VALIDATION
 from endocil.datasets.synthetic.loader import write_folder
 from endocil.errors import EndocilError
 from endocil.io.files import read_csv
-from endocil.model.file import Content, read_content, write_content
+from endocil.model.file import ModelFile, read_model_file, write_model_file
 from endocil.runs.build import images_and_scenario
-from endocil.runs.bundle import make_bundle
 from endocil.runs.folder import RunFolder
 from endocil.runs.run import run
 
 
-def test_a_bundle_knows_classes_tasks_and_images_of_its_run(tiny_content: Content, tiny_run: Path) -> None:
+def test_a_bundle_knows_classes_tasks_and_images_of_its_run(tiny_content: ModelFile, tiny_run: Path) -> None:
     rows = read_csv(tiny_run / "split.csv")
     names = list(dict.fromkeys(row["class"] for row in sorted(rows, key=lambda row: int(row["task"]))))
     assert set(tiny_content.classes) == set(names)
@@ -32,36 +32,36 @@ def test_a_bundle_knows_classes_tasks_and_images_of_its_run(tiny_content: Conten
 
 
 def test_exemplars_are_those_of_the_runs_memory_with_their_pixels(
-    tiny_content: Content, tiny_run: Path
+    tiny_content: ModelFile, tiny_run: Path
 ) -> None:
     records = read_csv(tiny_run / "memory" / "task-2.csv")
     kept = tiny_content.exemplars
-    assert [(o.image, o.class_name, o.order, o.task) for o in kept.origins] == [
+    assert [(o.image, o.class_name, o.order, o.task) for o in kept.provenance] == [
         (row["image"], row["class"], int(row["order"]), int(row["task"])) for row in records
     ]
     images, _ = images_and_scenario(RunFolder(tiny_run).settings())
     row_of = {image: row for row, image in enumerate(images.table.ids)}
-    for origin, pixels in zip(kept.origins, kept.pixels, strict=True):
+    for origin, pixels in zip(kept.provenance, kept.pixels, strict=True):
         assert np.array_equal(images.pixels[images.rows[row_of[origin.image]]], pixels)
         assert (origin.licence, origin.consent) == ("CC BY 4.0", "given")
 
 
-def test_held_out_images_were_neither_trained_on_nor_tested(tiny_content: Content, tiny_run: Path) -> None:
+def test_held_out_images_were_neither_trained_on_nor_tested(tiny_content: ModelFile, tiny_run: Path) -> None:
     _, scenario = images_and_scenario(RunFolder(tiny_run).settings())
     part = dict(zip(scenario.table.ids, scenario.part.tolist(), strict=True))
-    assert {part[origin.image] for origin in tiny_content.held_out.origins} == {VALIDATION}
+    assert {part[origin.image] for origin in tiny_content.held_out.provenance} == {VALIDATION}
     assert TEST in part.values()
-    assert {origin.class_name for origin in tiny_content.held_out.origins} == set(tiny_content.classes)
+    assert {origin.class_name for origin in tiny_content.held_out.provenance} == set(tiny_content.classes)
 
 
 def test_so_many_are_held_out_at_most_and_the_same_every_time(tiny_run: Path) -> None:
     first, second = (make_bundle(tiny_run, held_out=2).content for _ in range(2))
-    assert first.held_out.origins == second.held_out.origins
-    names = [origin.class_name for origin in first.held_out.origins]
+    assert first.held_out.provenance == second.held_out.provenance
+    names = [origin.class_name for origin in first.held_out.provenance]
     assert max(names.count(name) for name in names) == 2
 
 
-def test_results_have_intervals_around_them(tiny_content: Content, tiny_run: Path) -> None:
+def test_results_have_intervals_around_them(tiny_content: ModelFile, tiny_run: Path) -> None:
     found, told = tiny_content.manifest.metrics, RunFolder(tiny_run).metrics()
     assert found is not None
     assert found["part"] == "test"
@@ -79,8 +79,8 @@ def test_results_have_intervals_around_them(tiny_content: Content, tiny_run: Pat
 
 def test_without_exemplars_no_picture_is_inside_but_it_is_calibrated(tiny_run: Path, tmp_path: Path) -> None:
     made = make_bundle(tiny_run, with_exemplars=False)
-    write_content(tmp_path / "model.endocil", made.content)
-    content = read_content(tmp_path / "model.endocil")
+    write_model_file(tmp_path / "model.endocil", made.content)
+    content = read_model_file(tmp_path / "model.endocil")
     assert len(content.exemplars) == len(content.held_out) == 0
     assert not content.manifest.learns
     assert content.manifest.calibration == make_bundle(tiny_run).content.manifest.calibration
@@ -103,9 +103,9 @@ def test_folders_of_the_machine_do_not_get_inside_and_need_not_be_there(tmp_path
     run(settings, tmp_path / "run")
     content = make_bundle(tmp_path / "run").content
     shutil.rmtree(source)
-    write_content(tmp_path / "model.endocil", content)
+    write_model_file(tmp_path / "model.endocil", content)
     assert b"secret-place" not in (tmp_path / "model.endocil").read_bytes()
-    assert read_content(tmp_path / "model.endocil").manifest.settings["data"]["root"] == "images"
+    assert read_model_file(tmp_path / "model.endocil").manifest.settings["data"]["root"] == "images"
     with pytest.raises(EndocilError, match=r"data\.root"):
         make_bundle(tmp_path / "run")
 

@@ -40,7 +40,7 @@ def test_a_run_becomes_a_file_that_predicts(
     tiny_run: Path, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model, out, cam = tmp_path / "model.endocil", tmp_path / "out.csv", tmp_path / "cam"
-    options = ("--held-out", 3, "--unlike-rate", 0.1, "--licence", "mine", "--name", "my model")
+    options = ("--held-out", 3, "--ood-rate", 0.1, "--licence", "mine", "--name", "my model")
     endocil("bundle", tiny_run, "-o", model, *options)
     told = capsys.readouterr().out
     assert "5 classes, 20 exemplars" in told
@@ -160,6 +160,6 @@ def test_errors_are_one_line(
     assert "none of the 1 images" in refused(
         capsys, "predict", tiny_bundle, folder / "a" / "3.png", "-o", out
     )
-    assert "--unlike-rate is 2" in refused(capsys, "bundle", tiny_run, "-o", cut, "--unlike-rate", 2)
+    assert "--ood-rate is 2" in refused(capsys, "bundle", tiny_run, "-o", cut, "--ood-rate", 2)
     assert "is not a run" in refused(capsys, "bundle", folder, "-o", tmp_path / "new.endocil")
     assert not out.exists()

@@ -5,16 +5,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from endocil.runs.lifelong import Bundle
 from PIL import Image
 
 from endocil.errors import EndocilError
 from endocil.learning.features import MOST_PIXELS, batch_of, look
-from endocil.model.file import Content
-from endocil.model.out_of_distribution import unlike_scores
+from endocil.model.file import ModelFile
+from endocil.model.out_of_distribution import ood_scores
 from endocil.model.predictions import read_predictions
 from endocil.runs.build import images_and_scenario
 from endocil.runs.folder import RunFolder
-from endocil.runs.lifelong import Bundle
 
 NEAR = {"rtol": 1e-4, "atol": 1e-4}
 
@@ -45,7 +45,7 @@ def test_a_bundle_says_of_the_test_images_what_the_run_said(bundle: Bundle, tiny
     expected = torch.softmax(-torch.from_numpy(said.distances).double() / heat.mean_temperature, dim=1)
     torch.testing.assert_close(found.mean_probabilities, expected.float(), **NEAR)
     seen = look(bundle.method, images.gather(torch.tensor([row_of[name] for name in said.images])))
-    torch.testing.assert_close(found.unlike_score, unlike_scores(seen, bundle.content.spread), **NEAR)
+    torch.testing.assert_close(found.ood_score, ood_scores(seen, bundle.content.spread), **NEAR)
 
 
 def test_the_batch_changes_nothing_and_order_stays(bundle: Bundle) -> None:
@@ -76,11 +76,13 @@ def test_unlike_is_what_lies_beyond_the_threshold(bundle: Bundle) -> None:
     found = bundle.predict(pictures(40))
     heat = bundle.manifest.calibration
     assert heat is not None
-    assert found.unlike is not None
-    assert found.unlike.tolist() == [score > heat.unlike_threshold for score in found.unlike_score.tolist()]
+    assert found.out_of_distribution is not None
+    assert found.out_of_distribution.tolist() == [
+        score > heat.ood_threshold for score in found.ood_score.tolist()
+    ]
     known = bundle.predict(list(bundle.content.held_out.pixels.numpy()))
-    assert known.unlike is not None
-    assert int(known.unlike.sum()) <= 0.05 * len(known) + 1
+    assert known.out_of_distribution is not None
+    assert int(known.out_of_distribution.sum()) <= 0.05 * len(known) + 1
 
 
 def test_an_exemplar_is_its_own_nearest_reason(bundle: Bundle) -> None:
@@ -117,11 +119,11 @@ def test_where_nothing_can_be_read_that_is_an_error(bundle: Bundle, tmp_path: Pa
         bundle.predict([])
 
 
-def test_a_bundle_without_calibration_says_so(tiny_content: Content, bundle: Bundle) -> None:
+def test_a_bundle_without_calibration_says_so(tiny_content: ModelFile, bundle: Bundle) -> None:
     manifest = tiny_content.manifest.model_copy(update={"calibration": None})
-    plain = Bundle(Content(manifest, {}, {}, tiny_content.exemplars, tiny_content.held_out), bundle.method)
+    plain = Bundle(ModelFile(manifest, {}, {}, tiny_content.exemplars, tiny_content.held_out), bundle.method)
     found = plain.predict(pictures(2))
-    assert found.unlike is None
+    assert found.out_of_distribution is None
     assert not found.calibrated
     torch.testing.assert_close(found.probabilities, torch.softmax(found.logits, dim=1), **NEAR)
     assert any("not calibrated" in note for note in plain.notes)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from endocil.runs.lifelong import Bundle
 from hostile import MANIFEST, PLANTED, changed, in_manifest, members_of, signed
 from life import ALL_METHODS, Life, new_method
 from pictures import make_images
@@ -16,19 +17,18 @@ from endocil.data.batches import ImageSet
 from endocil.data.decode import RULES
 from endocil.errors import EndocilError
 from endocil.learning.features import view
-from endocil.model.file import Content, read_content, write_content
-from endocil.model.manifest import LearnedClass, Manifest, Preprocessing, Version
-from endocil.model.pictures import no_pictures
+from endocil.learning.memory import no_images
+from endocil.model.file import ModelFile, read_model_file, write_model_file
+from endocil.model.manifest import LearnedClass, Manifest, Preprocessing, Step
 from endocil.model.predictions import predict
 from endocil.model.restore import restored, settings_of
-from endocil.runs.lifelong import Bundle
 
 NEAR = {"rtol": 1e-4, "atol": 1e-4}
 OPTIONS = {"foster": ({}, {"evaluate": "student"}, {"oofc": "az"}), "memo": ({"train_base": False},)}
 CASES = [(name, options) for name in ALL_METHODS for options in OPTIONS.get(name, ({},))]
 
 
-def content_of(life: Life, name: str, options: dict[str, object]) -> Content:
+def content_of(life: Life, name: str, options: dict[str, object]) -> ModelFile:
     """What `make_bundle` would write of a life that is no run."""
     table, tasks = life.images.table, life.scenario.tasks
     classes = [
@@ -49,11 +49,11 @@ def content_of(life: Life, name: str, options: dict[str, object]) -> Content:
         calibration=None,
         metrics=None,
         environment={},
-        history=(Version(made="now", by="bundle", endocil=endocil.__version__, parent=None),),
+        history=(Step(made="now", by="run", endocil=endocil.__version__, parent=None),),
         learns=not life.method.replay,
     )
-    none = no_pictures(32)
-    return Content(manifest, life.method.state_dict(), life.method.statistics, none, none)
+    none = no_images(32)
+    return ModelFile(manifest, life.method.state_dict(), life.method.statistics, none, none)
 
 
 @pytest.mark.parametrize(("name", "options"), CASES, ids=lambda value: str(value) if value else "")
@@ -64,7 +64,7 @@ def test_a_loaded_bundle_predicts_as_the_method_did(
     life = Life(images, tmp_path / "life", new_method(name, epochs=1, **options), increments=(2, 1)).live()
     shown = ImageSet.of(images, torch.arange(len(images.table)))
     before = predict(life.method, shown, 7, classes=images.table.classes)
-    write_content(tmp_path / "model.endocil", content_of(life, name, options))
+    write_model_file(tmp_path / "model.endocil", content_of(life, name, options))
     bundle = Bundle.load(tmp_path / "model.endocil")
     after = bundle.predict(list(images.pixels.numpy()), batch=4)
     torch.testing.assert_close(after.logits, torch.from_numpy(before.scores), **NEAR)
@@ -80,7 +80,7 @@ def test_a_loaded_bundle_predicts_as_the_method_did(
         assert one.requires_grad == other.requires_grad
 
 
-def test_a_restored_method_owns_its_values(tiny_content: Content) -> None:
+def test_a_restored_method_owns_its_values(tiny_content: ModelFile) -> None:
     method = restored(tiny_content)
     with torch.no_grad():
         for parameter in method.parameters():
@@ -131,7 +131,7 @@ def test_data_and_first_weights_are_never_looked_for(with_setting: Callable[...,
         (("data", "root"), "/nowhere"),
         (("network", "weights"), "/nowhere/resnet18.pth"),
     ):
-        content = read_content(with_setting(*keys, to=value))
+        content = read_model_file(with_setting(*keys, to=value))
         assert restored(content).classifier.out_features == 5
         assert settings_of(content).network.weights is None
 
@@ -155,7 +155,7 @@ def test_weights_that_do_not_fit_are_refused_before_memory_is_taken(
 
 
 def test_many_tasks_are_refused_as_soon_as_they_need_more_tensors_than_there_are(
-    tiny_content: Content,
+    tiny_content: ModelFile,
 ) -> None:
     said = tiny_content.manifest.model_dump()
     said["settings"]["method"] = {"name": "der"}
@@ -164,7 +164,7 @@ def test_many_tasks_are_refused_as_soon_as_they_need_more_tensors_than_there_are
         restored(replace(tiny_content, manifest=Manifest.model_validate(said)))
 
 
-def test_class_means_of_another_length_are_refused(tiny_content: Content) -> None:
+def test_class_means_of_another_length_are_refused(tiny_content: ModelFile) -> None:
     means = {"class_means": torch.zeros(5, 3)}
     with pytest.raises(EndocilError, match="do not fit"):
         restored(replace(tiny_content, statistics=means))

@@ -6,23 +6,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from endocil.runs.lifelong import Bundle
 from sklearn.covariance import ShrunkCovariance
 
 from endocil.errors import EndocilError
 from endocil.learning.features import Seen, look
 from endocil.model.calibration import calibrate
-from endocil.model.file import Content, read_content, write_content
+from endocil.model.file import ModelFile, read_model_file, write_model_file
 from endocil.model.out_of_distribution import (
     MEANS,
     MOST_FEATURES,
     SHRINKAGE,
     WHITENING,
+    ood_scores,
     spread_of,
     spread_of_features,
-    unlike_scores,
 )
 from endocil.model.restore import restored
-from endocil.runs.lifelong import Bundle
 
 
 def features(n: int, seed: int = 0) -> torch.Tensor:
@@ -43,7 +43,7 @@ def test_it_is_the_distance_of_scikit_learn_over_the_root_of_the_dimensions() ->
     )
     squares = [referee.mahalanobis((others - mean).double().numpy()) for mean in means]
     expected = torch.from_numpy(np.stack(squares)).amin(dim=0).sqrt() / 12**0.5
-    found = unlike_scores(seen(others), spread_of_features(rows, labels))
+    found = ood_scores(seen(others), spread_of_features(rows, labels))
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
 
 
@@ -51,7 +51,7 @@ def test_an_exemplar_lies_about_one_from_its_mean() -> None:
     rows = 40.0 * torch.randn(3000, 12, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(3000) % 3
     rows += 1000.0 * labels[:, None]
-    scores = unlike_scores(seen(rows), spread_of_features(rows, labels))
+    scores = ood_scores(seen(rows), spread_of_features(rows, labels))
     assert float(scores.square().mean()) == pytest.approx(1.0, abs=0.01)
 
 
@@ -61,14 +61,14 @@ def test_a_direction_in_which_nothing_learned_varies_counts() -> None:
     spread = spread_of_features(rows, labels)
     odd, usual = torch.zeros(1, 12), torch.zeros(1, 12)
     odd[0, 0], usual[0, -1] = 5.0, 10.0
-    assert float(unlike_scores(seen(odd), spread)) > 2 * float(unlike_scores(seen(usual), spread))
+    assert float(ood_scores(seen(odd), spread)) > 2 * float(ood_scores(seen(usual), spread))
 
 
 def test_without_a_spread_the_distance_to_the_means_or_the_logits_tell() -> None:
     rows = features(4)
     distances = torch.tensor([[4.0, 9.0], [1.0, 0.0], [16.0, 25.0], [2.25, 4.0]])
-    assert unlike_scores(Seen(rows, rows, distances), {}).tolist() == [2.0, 0.0, 4.0, 1.5]
-    assert torch.equal(unlike_scores(seen(rows), {}), -rows[:, :3].max(dim=1).values)
+    assert ood_scores(Seen(rows, rows, distances), {}).tolist() == [2.0, 0.0, 4.0, 1.5]
+    assert torch.equal(ood_scores(seen(rows), {}), -rows[:, :3].max(dim=1).values)
 
 
 @pytest.mark.parametrize("labels", [[0, 1, 2, 3], [0, 0, 1, 1]], ids=["one a class", "all the same"])
@@ -77,46 +77,46 @@ def test_exemplars_that_do_not_differ_have_no_spread(labels: list[int]) -> None:
     assert spread_of_features(rows, torch.tensor(labels)) == {}
 
 
-def test_a_class_without_exemplars_leaves_no_spread(tiny_content: Content) -> None:
+def test_a_class_without_exemplars_leaves_no_spread(tiny_content: ModelFile) -> None:
     method, name = restored(tiny_content), tiny_content.classes[0]
-    kept = [row for row, origin in enumerate(tiny_content.exemplars.origins) if origin.class_name != name]
+    kept = [row for row, origin in enumerate(tiny_content.exemplars.provenance) if origin.class_name != name]
     assert spread_of(method, tiny_content.exemplars.take(kept), tiny_content.classes) == {}
 
 
 def test_a_bundle_flags_its_images_at_the_rate_it_says_and_others_by_the_same_threshold(
-    tiny_content: Content,
+    tiny_content: ModelFile,
 ) -> None:
     fitted = tiny_content.manifest.calibration
     assert fitted is not None
-    assert fitted.unlike_threshold is not None
+    assert fitted.ood_threshold is not None
     own = look(restored(tiny_content), tiny_content.held_out.pixels)
-    beyond = unlike_scores(own, tiny_content.spread) > fitted.unlike_threshold
-    assert float(beyond.float().mean()) <= fitted.unlike_rate
+    beyond = ood_scores(own, tiny_content.spread) > fitted.ood_threshold
+    assert float(beyond.float().mean()) <= fitted.ood_rate
     others = 255 - tiny_content.held_out.pixels
     said = Bundle(tiny_content, restored(tiny_content)).predict(list(others.numpy()))
-    assert said.unlike is not None
-    assert torch.equal(said.unlike, said.unlike_score > fitted.unlike_threshold)
+    assert said.out_of_distribution is not None
+    assert torch.equal(said.unlike, said.ood_score > fitted.ood_threshold)
 
 
 def test_the_spread_comes_back_from_the_file_and_serves_without_exemplars(
-    tiny_content: Content, tmp_path: Path
+    tiny_content: ModelFile, tmp_path: Path
 ) -> None:
-    write_content(tmp_path / "a.endocil", tiny_content)
-    found = read_content(tmp_path / "a.endocil")
+    write_model_file(tmp_path / "a.endocil", tiny_content)
+    found = read_model_file(tmp_path / "a.endocil")
     assert {name: value.tolist() for name, value in found.spread.items()} == {
         name: value.tolist() for name, value in tiny_content.spread.items()
     }
 
 
-def test_a_bundle_without_a_spread_has_the_plain_distance(tiny_content: Content, tmp_path: Path) -> None:
+def test_a_bundle_without_a_spread_has_the_plain_distance(tiny_content: ModelFile, tmp_path: Path) -> None:
     method = restored(tiny_content)
     fitted = calibrate(method, tiny_content.held_out, tiny_content.classes, {})
     manifest = tiny_content.manifest.model_copy(update={"calibration": fitted})
-    write_content(tmp_path / "old.endocil", replace(tiny_content, manifest=manifest, spread={}))
+    write_model_file(tmp_path / "old.endocil", replace(tiny_content, manifest=manifest, spread={}))
     bundle = Bundle.load(tmp_path / "old.endocil")
     said = bundle.predict(list(tiny_content.held_out.pixels[:5].numpy()))
     own = look(method, tiny_content.held_out.pixels[:5])
-    torch.testing.assert_close(said.unlike_score, unlike_scores(own, {}), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(said.ood_score, ood_scores(own, {}), rtol=1e-4, atol=1e-4)
 
 
 def test_very_many_features_have_no_spread() -> None:
@@ -137,12 +137,14 @@ def test_very_many_features_have_no_spread() -> None:
     ],
     ids=["half", "more", "not square", "a class less", "double", "no matrix", "infinite", "other features"],
 )
-def test_a_spread_that_does_not_fit_is_refused(change: object, tiny_content: Content, tmp_path: Path) -> None:
+def test_a_spread_that_does_not_fit_is_refused(
+    change: object, tiny_content: ModelFile, tmp_path: Path
+) -> None:
     wrong = replace(tiny_content, spread=change(dict(tiny_content.spread)))  # type: ignore[operator]
     with pytest.raises(EndocilError, match=r"spread|not finite"):
         restored(written(wrong, tmp_path / "x.endocil"))
 
 
-def written(content: Content, path: Path) -> Content:
-    write_content(path, content)
-    return read_content(path)
+def written(content: ModelFile, path: Path) -> ModelFile:
+    write_model_file(path, content)
+    return read_model_file(path)

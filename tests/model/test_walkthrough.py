@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from endocil.model.file import read_content
+from endocil.model.file import read_model_file
 
 PAGE = Path(__file__).parents[2] / "docs" / "walkthrough.md"
 
@@ -39,7 +39,9 @@ def test_every_command_of_the_page_works(tmp_path: Path) -> None:
     assert (
         "PASS" in done.stdout or "exit status 1" in done.stdout
     )  # the verdict hangs on the draw, an error is 2
-    one, two, three = (read_content(place / name) for name in (f"model{n}.endocil" for n in ("", "-2", "-3")))
+    one, two, three = (
+        read_model_file(place / name) for name in (f"model{n}.endocil" for n in ("", "-2", "-3"))
+    )
     assert two.classes == (*one.classes, "erosion")
     assert [version.by for version in three.manifest.history] == ["bundle", "learn", "forget"]
     assert [version.parent for version in three.manifest.history] == [None, one.digest, two.digest]

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from endocil.runs.lifelong import Bundle
 from PIL import Image
 
 from endocil.cli.main import main
 from endocil.datasets.synthetic import load
 from endocil.errors import EndocilError
-from endocil.model.file import Content, read_content, write_content
+from endocil.model.file import ModelFile, read_model_file, write_model_file
 from endocil.release.page import gate_page
 from endocil.release.versions import examine, read_test
-from endocil.runs.lifelong import Bundle
 
 LIMITS = """
 [every_class]
@@ -48,12 +48,12 @@ def sorted_images(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -
 @pytest.fixture(scope="session")
 def worse(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A version that says the least likely class."""
-    content = read_content(tiny_bundle)
+    content = read_model_file(tiny_bundle)
     state = {
         name: -value if name.startswith("classifier") else value for name, value in content.state.items()
     }
     path = tmp_path_factory.mktemp("worse") / "worse.endocil"
-    write_content(path, replace(content, state=state))
+    write_model_file(path, replace(content, state=state))
     return path
 
 
@@ -175,9 +175,9 @@ def test_whatever_goes_wrong_ends_with_status_2(
 
 
 def test_what_is_no_test_image_is_left_out_and_listed(
-    tiny_bundle: Path, tiny_content: Content, tmp_path: Path
+    tiny_bundle: Path, tiny_content: ModelFile, tmp_path: Path
 ) -> None:
-    known, own = tiny_content.exemplars.origins[0].class_name, tiny_content.exemplars.pixels[0].numpy()
+    known, own = tiny_content.exemplars.provenance[0].class_name, tiny_content.exemplars.pixels[0].numpy()
     new = np.random.default_rng(0).integers(0, 255, own.shape, dtype=np.uint8)
     for place, pixels in ((known, own), (known, new), ("unheard of", new[::-1])):
         (tmp_path / place).mkdir(exist_ok=True)
@@ -192,14 +192,14 @@ def test_what_is_no_test_image_is_left_out_and_listed(
 
 
 def test_both_heads_can_be_compared(
-    tiny_bundle: Path, worse: Path, sorted_images: Path, tiny_content: Content, tmp_path: Path
+    tiny_bundle: Path, worse: Path, sorted_images: Path, tiny_content: ModelFile, tmp_path: Path
 ) -> None:
     by_mean = examine(tiny_bundle, worse, sorted_images, head="nearest_mean")
     assert np.array_equal(
         by_mean.versions.old.predicted, by_mean.versions.new.predicted
     )  # only the other differs
     without = tmp_path / "without.endocil"
-    write_content(without, replace(tiny_content, statistics={}))
+    write_model_file(without, replace(tiny_content, statistics={}))
     with pytest.raises(EndocilError, match="the new version has no nearest-mean head"):
         examine(tiny_bundle, without, sorted_images, head="nearest_mean")
 

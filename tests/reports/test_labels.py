@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from endocil.runs.experiments import data_label, digest, groups, label, labels, portable
+from endocil.io.files import portable
+from endocil.runs.experiments import data_label, digest, groups, label, labels
 from endocil.runs.records import read_run
 
 MakeRun = Callable[..., Path]

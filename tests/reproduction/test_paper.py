@@ -11,7 +11,7 @@ from scipy import stats
 from endocil.metrics.metrics import TABLE_METRICS
 from endocil.reports.ledger import Entry
 from endocil.runs.records import completed
-from endocil.runs.settings import load_settings
+from endocil.settings.settings import load_settings
 from reproduction import ledger_page as reproduction
 from reproduction.__main__ import page
 from reproduction.claims import NAMED, claims, finding

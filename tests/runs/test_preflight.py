@@ -22,7 +22,7 @@ from endocil.methods.finetune import Finetune
 from endocil.runs.build import assemble
 from endocil.runs.folder import RunFolder
 from endocil.runs.preflight import preflight
-from endocil.runs.settings import Settings, load_settings
+from endocil.settings.settings import Settings, load_settings
 
 
 class NearestMean(Method):

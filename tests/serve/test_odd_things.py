@@ -14,7 +14,7 @@ from serve.conftest import Told, form
 from starlette.testclient import TestClient
 from untrained import untrained, write_untrained
 
-from endocil.model.file import write_content
+from endocil.model.file import write_model_file
 from endocil.serve.logs import Log, ServerRecords
 
 PREDICT, MODEL = "/api/v1/predict", "/api/v1/models/model-1"
@@ -110,7 +110,7 @@ def test_a_bundle_without_a_threshold_flags_nothing(
     content = untrained()
     fitted = content.manifest.calibration.model_copy(update={"unlike_threshold": None})
     manifest = content.manifest.model_copy(update={"calibration": fitted})
-    write_content(tmp_path / "model.endocil", replace(content, manifest=manifest))
+    write_model_file(tmp_path / "model.endocil", replace(content, manifest=manifest))
     client = serving(tmp_path / "model.endocil")
     (answer,) = client.post(PREDICT, files=form(pictures[0])).json()["images"][0]["answers"]
     assert (answer["unlike"], answer["calibrated"]) == (None, True)

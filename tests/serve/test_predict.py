@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from endocil.runs.lifelong import Bundle
 from PIL import Image
 from serve.conftest import Told, form, png, queued, until
 from starlette.testclient import TestClient
 from untrained import CLASSES, write_untrained
 
-from endocil.runs.lifelong import Bundle
 from endocil.serve.models import ask
 
 NOTICE = "Research software, not for clinical use."
@@ -127,7 +127,7 @@ def test_exemplars_are_those_of_the_bundle_without_where_they_come_from(
         assert got.headers["content-type"] == "image/png"
         pixels = np.asarray(Image.open(io.BytesIO(got.content)))
         assert (pixels == exemplars.pixels[one["exemplar"]].numpy()).all()
-        assert one["name"] == exemplars.origins[one["exemplar"]].class_name
+        assert one["name"] == exemplars.provenance[one["exemplar"]].class_name
     assert "secret" not in response.text
     assert "secret" not in client.get("/api/v1/models/model-1").text
     digest = client.service.models.get("model-1").bundle.digest[:16]

@@ -17,7 +17,7 @@ from serve.conftest import Running, damaged_tiff, form, until
 from starlette.testclient import TestClient
 from untrained import untrained, write_untrained
 
-from endocil.model.file import Content, read_content, write_content
+from endocil.model.file import ModelFile, read_model_file, write_model_file
 from endocil.serve import models
 
 PREDICT, MODEL = "/api/v1/predict", "/api/v1/models/model-1"
@@ -33,14 +33,14 @@ def test_a_bundle_of_the_folder_takes_the_place(
 ) -> None:
     client = serving(folder / "v1.endocil", models=folder)
     assert client.get("/api/v1/models").json()["bundles"] == ["v1.endocil", "v2.endocil"]
-    old, new = (read_content(folder / name).digest for name in ("v1.endocil", "v2.endocil"))
+    old, new = (read_model_file(folder / name).digest for name in ("v1.endocil", "v2.endocil"))
     said = swap(client, "v2.endocil").json()
     assert (said["before"], said["model"]["digest"], said["model"]["id"]) == (old, new, "model-1")
     (image,) = client.post(PREDICT, files=form(pictures[0])).json()["images"]
     assert image["answers"][0]["digest"] == new
 
 
-def resettled(content: Content, **changes: object) -> Content:
+def resettled(content: ModelFile, **changes: object) -> ModelFile:
     manifest = content.manifest.model_copy(update={"settings": {**content.manifest.settings, **changes}})
     return replace(content, manifest=manifest)
 
@@ -51,8 +51,8 @@ def bad_bundles(folder: Path) -> None:
     (folder / "flipped.endocil").write_bytes(sound[:5000] + bytes([sound[5000] ^ 1]) + sound[5001:])
     (folder / "pickle.endocil").write_bytes(b"\x80\x04cos\nsystem\n(S'touch planted'\ntR.")
     (folder / "empty.endocil").write_bytes(b"")
-    write_content(folder / "code.endocil", resettled(untrained(), method={"name": "planted:Thing"}))
-    write_content(folder / "huge.endocil", resettled(untrained(), network={"width": 10**9}))
+    write_model_file(folder / "code.endocil", resettled(untrained(), method={"name": "planted:Thing"}))
+    write_model_file(folder / "huge.endocil", resettled(untrained(), network={"width": 10**9}))
 
 
 @pytest.mark.parametrize("name", ["cut", "flipped", "pickle", "empty", "code", "huge"])
@@ -152,7 +152,7 @@ def test_swaps_under_load_lose_no_request(
     running: Callable[..., Running], folder: Path, pictures: list[bytes]
 ) -> None:
     server = running(folder / "v1.endocil", models=folder)
-    known = {read_content(folder / name).digest for name in ("v1.endocil", "v2.endocil")}
+    known = {read_model_file(folder / name).digest for name in ("v1.endocil", "v2.endocil")}
     answered: list[str] = []
 
     def client(number: int) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from endocil.data.fingerprints import Fingerprints
     from endocil.data.table import ImageTable
     from endocil.datasets.public.downloads import ClassCheck
-    from endocil.runs.settings import Settings
+    from endocil.settings.settings import Settings
 
 
 def synth(
@@ -140,7 +140,7 @@ def check(
     from endocil.datasets.public.catalogue import find
     from endocil.datasets.public.downloads import check_archive, check_classes, find_unreadable
     from endocil.io.terminal import plain_progress
-    from endocil.runs.settings import load_settings
+    from endocil.settings.settings import load_settings
 
     facts, damaged = find(name), False
     options = load_settings(facts.presets[0], changes or ()).data.options | {"root": str(root)}
@@ -190,7 +190,7 @@ def _task_table(preset: str, table: "ImageTable") -> str:
     from endocil.data.scenario import keep_classes
     from endocil.data.splits import TEST, TRAIN
     from endocil.runs.build import scenario_of
-    from endocil.runs.settings import load_settings
+    from endocil.settings.settings import load_settings
 
     settings = load_settings(preset)
     chosen = settings.scenario
@@ -263,8 +263,8 @@ def audit(
 
 def _settings(source: str, changes: list[str] | None) -> "Settings":
     """Of a run, or of a folder of images; only the first have tasks and a split."""
-    from endocil.runs.build import complete
-    from endocil.runs.settings import load_settings
+    from endocil.learning.build import complete
+    from endocil.settings.settings import load_settings
 
     if Path(source).is_dir():
         name = "endocil.datasets.folder:load_any"  # it need not be sorted into classes

@@ -1,4 +1,6 @@
-"""endocil bundle: a finished run into one file that predicts, answers for itself, and learns on."""
+"""endocil bundle, predict, learn, memory, forget and export: a trained model in use.
+
+Each takes a model file, or the folder of a finished run, which holds one."""
 
 import os
 from collections.abc import Callable
@@ -9,73 +11,91 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from endocil.cli.common import Overrides, Run, console, fail, say
-from endocil.errors import EndocilError
+from endocil.errors import FileFormatError, SettingsError
 from endocil.io.terminal import printable
 
 if TYPE_CHECKING:
     from endocil.methods import Method
-    from endocil.model.file import Content
+    from endocil.model.file import ModelFile
     from endocil.model.inference import Predicted
+    from endocil.model.model import Model as LivingModel
+
+
+Model = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a finished run.")
+]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Let the model run code of other packages that it names.")
+]
+Licence = Annotated[str, typer.Option("--licence", help="Under which the images may be kept and used.")]
+Consent = Annotated[str, typer.Option("--consent", help="What the patients have agreed to.")]
 
 
 def bundle(
     folder: Run,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The bundle's file, model.endocil.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The model file, such as model.endocil.")],
     held_out: Annotated[
-        int, typer.Option("--held-out", min=0, help="Held-out images of each class, at most.")
-    ] = 20,
+        int | None, typer.Option("--held-out", min=0, help="Held-out images of each class, at most.")
+    ] = None,
     without_exemplars: Annotated[
-        bool, typer.Option("--without-exemplars", help="No pictures inside: it predicts but cannot learn.")
+        bool, typer.Option("--without-exemplars", help="No images inside: it predicts but cannot learn.")
     ] = False,
-    licence: Annotated[str, typer.Option("--licence", help="Under which the pictures may be used.")] = "",
-    consent: Annotated[str, typer.Option("--consent", help="What the patients have agreed to.")] = "",
-    unlike_rate: Annotated[
-        float, typer.Option("--unlike-rate", help="Share of images of known classes that may be flagged.")
+    licence: Licence = "",
+    consent: Consent = "",
+    ood_rate: Annotated[
+        float, typer.Option("--ood-rate", help="Share of images of known classes that may be flagged.")
     ] = 0.05,
     name: Annotated[str, typer.Option("--name", help="Of the model; by default the run's.")] = "",
+    trust: Trust = False,
 ) -> None:
-    """Make one file of a finished run: weights, classes, calibration, exemplars, results, history."""
-    from endocil.io.terminal import plain_progress
-    from endocil.model.file import write_content
-    from endocil.model.manifest import LONGEST_NAME
-    from endocil.runs.bundle import make_bundle
+    """Pack a finished run's model for others: with its results, terms of use, and as many images as allowed."""
+    from endocil.model.manifest import LONGEST_NAME, terms_of
+    from endocil.model.model import Model
+    from endocil.reports.model_results import results_of
+    from endocil.runs.folder import RunFolder
+    from endocil.runs.records import read_run
 
-    if not 0 < unlike_rate < 1:
-        raise EndocilError(f"--unlike-rate is {unlike_rate}; expected a share between 0 and 1, such as 0.05")
+    if not 0 < ood_rate < 1:
+        raise SettingsError(f"--ood-rate is {ood_rate}; expected a share between 0 and 1, such as 0.05")
     if len(name) > LONGEST_NAME:
-        raise EndocilError(f"--name has {len(name):,} characters; expected at most {LONGEST_NAME:,}")
+        raise SettingsError(f"--name has {len(name):,} characters; expected at most {LONGEST_NAME:,}")
     if output.exists():
-        raise EndocilError(f"{output} is there already; a bundle is never written over, choose another name")
-    made = make_bundle(
-        folder,
+        raise SettingsError(
+            f"{output} is there already; a model file is never written over, choose another name"
+        )
+    here = RunFolder(folder)
+    here.settings()  # refuses what is not a run
+    if not here.finished():
+        raise FileFormatError(f"the run {folder} is not finished; go on with 'endocil resume {folder}'")
+    terms = terms_of(licence, consent)
+    model = Model.load(folder, trust=trust)
+    model.pack(
         name=name,
+        metrics=results_of(read_run(folder)),
+        terms=terms,
         held_out=held_out,
         with_exemplars=not without_exemplars,
-        licence=licence,
-        consent=consent,
-        unlike_rate=unlike_rate,
-        progress=plain_progress(console(), "reading the data"),
+        ood_rate=ood_rate,
     )
-    digest = write_content(output, made.content)
-    content = made.content
+    model.save(output)
+    _describe(model, output)
+
+
+def _describe(model: "LivingModel", output: Path) -> None:
+    """What a new model file holds, and what it cannot do."""
     say(
-        f"{output}: {len(content.classes)} classes, {len(content.exemplars):,} exemplars, "
-        f"{len(content.held_out):,} held-out images, {output.stat().st_size / 1e6:.1f} MB"
+        f"{output}: {len(model.classes)} classes, {len(model.exemplars):,} exemplars, "
+        f"{len(model.held_out):,} held-out images, {output.stat().st_size / 1e6:.1f} MB"
     )
-    fitted = content.manifest.calibration
+    fitted = model.manifest.calibration if model.manifest else None
     if fitted is not None:
         say(
             f"calibrated on {fitted.images:,} held-out images: expected calibration error {fitted.error_before:.3f} "
             f"before, {fitted.error:.3f} after (cross-fitted, {fitted.folds} folds)"
         )
-    for note in made.notes:
+    for note in model.limits():
         say(f"note: {note}")
-    say(f"sha256 {digest}")
-
-
-# endocil predict: images to classes, by a bundle.
-
-Model = Annotated[Path, typer.Argument(metavar="BUNDLE", help="A file that 'endocil bundle' has written.")]
+    say(f"sha256 {model.digest}")
 
 
 def predict(
@@ -87,33 +107,31 @@ def predict(
     top: Annotated[int, typer.Option("--top", min=1, help="Classes named for each image.")] = 3,
     reasons: Annotated[int, typer.Option("--reasons", min=0, help="Nearest exemplars of each image.")] = 3,
     gradcam: Annotated[
-        Path | None, typer.Option("--gradcam", help="A new folder for pictures of where the evidence lies.")
+        Path | None, typer.Option("--gradcam", help="A new folder for images of where the evidence lies.")
     ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Let the bundle run code of other packages that it names.")
-    ] = False,
+    trust: Trust = False,
     batch: Annotated[int, typer.Option("--batch", min=1, help="Images at a time.")] = 64,
 ) -> None:
-    """Classify images with a bundle: probabilities, a flag for the unlike, and the nearest exemplars."""
+    """Classify images: probabilities, a flag for out-of-distribution images, and the nearest exemplars."""
     from endocil.io.terminal import plain_progress
     from endocil.model.inference import write_predicted
-    from endocil.runs.lifelong import Bundle
+    from endocil.model.model import Model
 
-    bundle = Bundle.load(model, trust=trust)
-    inputs = bundle.inputs(images[0] if len(images) == 1 else images)
+    loaded = Model.load(model, trust=trust)
+    inputs = loaded.inputs(images[0] if len(images) == 1 else images)
     _refuse_inputs(output, [model, *images, *inputs.files])
-    for note in bundle.notes:
+    for note in loaded.notes:
         say(f"note: {note}")
     ask = partial(
-        bundle.predict,
+        loaded.predict,
         inputs,
         top=top,
         reasons=reasons,
         batch=batch,
         progress=plain_progress(console(), "predicting"),
     )
-    found, drawn = (ask(), tuple[str, ...]()) if gradcam is None else _drawn(ask, bundle.method, gradcam)
-    write_predicted(output, found, bundle.content.exemplars, drawn)
+    found, drawn = (ask(), tuple[str, ...]()) if gradcam is None else _drawn(ask, loaded.method, gradcam)
+    write_predicted(output, found, loaded.exemplars, drawn)
     _tell(found, output)
 
 
@@ -127,7 +145,7 @@ def _drawn(
     from endocil.model.attention import draw
 
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise EndocilError(
+        raise SettingsError(
             f"{folder} is a file, or a folder that is not empty; choose another with --gradcam"
         )
     drawn: list[str] = []
@@ -152,13 +170,14 @@ def _file_name(number: int, name: str) -> str:
 def _refuse_inputs(output: Path, inputs: list[Path]) -> None:
     """What is read is never written over."""
     if output.is_dir():
-        raise EndocilError(f"{output} is a folder; expected the name of a CSV file")
+        raise SettingsError(f"{output} is a folder; expected the name of a CSV file")
     if output.exists() and any(path.exists() and os.path.samefile(output, path) for path in inputs):
-        raise EndocilError(f"{output} is read by this command; choose another file with -o")
+        raise SettingsError(f"{output} is read by this command; choose another file with -o")
 
 
 def _tell(found: "Predicted", output: Path) -> None:
-    flagged = "" if found.unlike is None else f", {int(found.unlike.sum()):,} of them unlike anything learned"
+    flags = found.out_of_distribution
+    flagged = "" if flags is None else f", {int(flags.sum()):,} of them out of distribution"
     say(f"{output}: {len(found):,} images{flagged}")
     if found.unreadable:
         name, reason = found.unreadable[0]
@@ -167,26 +186,25 @@ def _tell(found: "Predicted", output: Path) -> None:
         )
 
 
-# endocil learn: new classes into a bundle, without the old training data.
-
-
 def learn(
     model: Model,
     new: Annotated[
         Path,
         typer.Argument(metavar="NEW", help="A folder with a folder for each class, or a CSV list of images."),
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The new bundle; must not be there yet.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The new model file; must not be there yet.")
+    ],
     changes: Overrides = None,
     validation: Annotated[
         float | None,
         typer.Option("--validation", help="Share of the new images held out; by default as in the run."),
     ] = None,
     held_out: Annotated[
-        int, typer.Option("--held-out", min=0, help="Held-out images of each class, at most.")
-    ] = 20,
-    licence: Annotated[str, typer.Option("--licence", help="Under which the new pictures may be kept.")] = "",
-    consent: Annotated[str, typer.Option("--consent", help="What the patients have agreed to.")] = "",
+        int | None, typer.Option("--held-out", min=0, help="Held-out images of each class, at most.")
+    ] = None,
+    licence: Licence = "",
+    consent: Consent = "",
     groups: Annotated[
         str | None,
         typer.Option(
@@ -201,11 +219,9 @@ def learn(
     work: Annotated[
         Path | None, typer.Option("--work", help="Where a stopped step is kept; by default OUTPUT.learning.")
     ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Let the bundle run code of other packages that it names.")
-    ] = False,
+    trust: Trust = False,
 ) -> None:
-    """Learn new classes, and more images of known ones, into a new bundle. Stopped, the same command goes on."""
+    """Learn new classes, and more images of known ones, into a new model. Stopped, the same command goes on."""
     from endocil.io.terminal import Display, plain_progress
     from endocil.model.manifest import terms_of
     from endocil.runs.learn import learn as learn_into
@@ -233,59 +249,48 @@ def learn(
     except KeyboardInterrupt:
         kept = work or work_folder_of(output)
         fail(f"stopped; {kept} holds all up to the last checkpoint. Go on with the same command", 130)
-    content = learned.content
-    said = content.manifest.calibration
-    calibrated = f"calibrated on {said.images:,} held-out images" if said else "not calibrated"
-    say(
-        f"{output}: {len(content.classes)} classes, {len(content.exemplars):,} exemplars, "
-        f"{len(content.held_out):,} held-out images, {output.stat().st_size / 1e6:.1f} MB; {calibrated}"
-    )
-    for note in learned.notes:
-        say(f"note: {note}")
-    say("note: not tested yet; compare it with the bundle before by 'endocil compare'")
-    say(f"sha256 {learned.digest}")
-
-
-# endocil memory and forget: the pictures inside a bundle, and a patient's taken out.
+    _describe(learned, output)
+    say("note: not tested yet; compare it with the model before by 'endocil compare'")
 
 
 def memory(
     model: Model,
     sheet: Annotated[
-        Path | None, typer.Option("--sheet", help="Draw the pictures: a .png or .jpg, or a folder.")
+        Path | None, typer.Option("--sheet", help="Draw the images: a .png or .jpg, or a folder.")
     ] = None,
     listing: Annotated[
-        Path | None, typer.Option("--csv", help="Write every picture and where it comes from into this file.")
+        Path | None, typer.Option("--csv", help="Write every image and where it comes from into this file.")
     ] = None,
-    every: Annotated[bool, typer.Option("--list", help="Show every picture on the screen.")] = False,
+    every: Annotated[bool, typer.Option("--list", help="Show every image on the screen.")] = False,
 ) -> None:
-    """Tell which pictures a bundle holds, by class, with where they come from and how large they are."""
+    """Show which images a model holds, by class, with where they come from and how large they are."""
     from endocil.model.contact_sheet import listed, write_list, write_sheet
-    from endocil.model.file import read_content
+    from endocil.model.file import read_model_file
 
-    content = read_content(model)
+    content = read_model_file(model)
     _show_memory(content, model)
     for row in listed(content) if every else ():
         say("  ".join(str(cell) for cell in row if cell != ""))
     if listing is not None:
         write_list(listing, content)
-        say(f"{listing}: {len(listed(content)):,} pictures")
+        say(f"{listing}: {len(listed(content)):,} images")
     for file in write_sheet(sheet, content) if sheet is not None else ():
         say(f"{file}: {file.stat().st_size:,} bytes")
 
 
-def _show_memory(content: "Content", model: Path) -> None:
+def _show_memory(content: "ModelFile", model: Path) -> None:
     from endocil.model.contact_sheet import counts
+    from endocil.model.file import model_path
 
-    exemplars, held_out = content.exemplars.origins, content.held_out.origins
+    exemplars, held_out = content.exemplars.provenance, content.held_out.provenance
     inside = (content.exemplars.pixels.numel() + content.held_out.pixels.numel()) / 1e6
     say(
         f"{model}: {len(exemplars):,} exemplars and {len(held_out):,} held-out images of {len(content.classes)} "
-        f"classes; the file has {model.stat().st_size / 1e6:.1f} MB, the pictures decoded {inside:.1f} MB"
+        f"classes; the file has {model_path(model).stat().st_size / 1e6:.1f} MB, the images decoded {inside:.1f} MB"
     )
     for learned in content.manifest.classes:
-        mine = [origin for origin in exemplars if origin.class_name == learned.name]
-        held = [origin for origin in held_out if origin.class_name == learned.name]
+        mine = [one for one in exemplars if one.class_name == learned.name]
+        held = [one for one in held_out if one.class_name == learned.name]
         say(
             f"  {learned.name} (task {learned.task}): {len(mine)} exemplars of {learned.images:,} images, "
             f"{len(held)} held out; groups: {counts([*mine, *held], 'group', 4) or 'none'}"
@@ -296,13 +301,15 @@ def _show_memory(content: "Content", model: Path) -> None:
     said = content.manifest.terms
     if said.licence or said.consent:
         say(
-            f"terms of the bundle: licence {said.licence or 'not told'}; consent {said.consent or 'not told'}"
+            f"terms of the model: licence {said.licence or 'not stated'}; consent {said.consent or 'not stated'}"
         )
 
 
 def forget(
     model: Model,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The new bundle; must not be there yet.")],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The new model file; must not be there yet.")
+    ],
     group: Annotated[
         list[str] | None, typer.Option("--group", help="A patient or video; may be given again.")
     ] = None,
@@ -315,43 +322,36 @@ def forget(
     allow_empty: Annotated[
         bool, typer.Option("--allow-empty", help="Also where a class is left without exemplars.")
     ] = False,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Let the bundle run code of other packages that it names.")
-    ] = False,
+    trust: Trust = False,
 ) -> None:
-    """Take pictures out of a bundle into a new one, and say what still saw them."""
-    from endocil.model.file import read_content, write_content
+    """Take images out of a model into a new one, and say what still saw them."""
+    from endocil.model.file import read_model_file, write_model_file
     from endocil.model.forget import forget as without
     from endocil.runs.learn import refuse_existing
 
     refuse_existing(output)
     asked = {"groups": group or (), "images": image or (), "sources": source or ()}
-    found = without(read_content(model), **asked, allow_empty=allow_empty, trust=trust)
-    digest = write_content(output, found.content)
+    found = without(read_model_file(model), **asked, allow_empty=allow_empty, trust=trust)
+    digest = write_model_file(output, found.content)
     say(f"{output}: without {found.exemplars:,} exemplars and {found.held_out:,} held-out images")
     for line in found.lines:
         say(line)
-    say(f"the bundle before still holds them: {model}")
+    say(f"the model before still holds them: {model}")
     say(f"sha256 {digest}")
 
 
-# endocil export: a bundle as an ONNX file.
-
-
 def export(
-    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="A bundle, made by 'endocil bundle'.")],
+    model: Model,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The ONNX file to write.")],
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Run code of other packages that the bundle names.")
-    ] = False,
+    trust: Trust = False,
 ) -> None:
-    """Write a bundle's model as ONNX, compared with torch on the bundle's own images before it is kept."""
+    """Write a model as ONNX, compared with torch on the model's own images before it is kept."""
     from endocil.model.disclaimer import NOTICE
     from endocil.model.onnx import TOLERANCE
     from endocil.model.onnx import export as write_onnx
 
-    made = write_onnx(bundle, output, trust=trust)
-    pictures = f"{made.pictures} {'drawn pictures' if made.generated else 'images of the bundle'}"
+    made = write_onnx(model, output, trust=trust)
+    compared = f"{made.pictures} {'synthetic images' if made.generated else 'images of the model'}"
     say(f"wrote {made.path}: {', '.join(made.outputs)}")
-    say(f"like torch on {pictures}: differs by at most {made.difference:.1e} (allowed: {TOLERANCE:.0e})")
+    say(f"like torch on {compared}: differs by at most {made.difference:.1e} (allowed: {TOLERANCE:.0e})")
     say(NOTICE)

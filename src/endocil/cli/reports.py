@@ -50,8 +50,8 @@ def report(
 def exemplars_of(records: "list[RunRecord]", wanted: bool | None = None) -> "Gallery":
     """Of each experiment the first seed. Whoever asks for it is told why it fails; otherwise it is left out."""
     from endocil.reports.gallery import room_for
+    from endocil.reports.run_page import run_gallery
     from endocil.runs.experiments import groups
-    from endocil.runs.folder import RunFolder
 
     shown = [
         group.first
@@ -63,7 +63,7 @@ def exemplars_of(records: "list[RunRecord]", wanted: bool | None = None) -> "Gal
     for run in shown:
         assert run.folder is not None
         try:
-            own = RunFolder(run.folder).gallery(room_for(len(shown), len(run.metrics["classes"])))
+            own = run_gallery(run.folder, room_for(len(shown), len(run.metrics["classes"])))
         except EndocilError as error:
             if wanted:
                 raise
@@ -120,10 +120,10 @@ def figures(
 
 
 def _gallery(run: "RunRecord") -> "FigureGallery":
-    from endocil.runs.folder import RunFolder
+    from endocil.reports.run_page import run_gallery
 
     assert run.folder is not None
-    found = RunFolder(run.folder).gallery(PICTURES)
+    found = run_gallery(run.folder, PICTURES)
     return {
         name: [one.pixels for one in chosen] for classes in found.values() for name, chosen in classes.items()
     }

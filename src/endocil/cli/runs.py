@@ -10,7 +10,7 @@ from endocil.cli.ledger import add
 from endocil.learning.parallel import leads
 
 if TYPE_CHECKING:
-    from endocil.runs.settings import Settings
+    from endocil.settings.settings import Settings
 
 
 def run(
@@ -26,7 +26,7 @@ def run(
 ) -> None:
     """Learn a sequence of tasks and write results into a run folder."""
     from endocil.runs.folder import new_folder
-    from endocil.runs.settings import load_settings
+    from endocil.settings.settings import load_settings
 
     settings = load_settings(source, changes or ())
     there = in_ledger(settings, into) if into is not None else None
@@ -44,8 +44,8 @@ def run(
 
 def in_ledger(settings: "Settings", into: Path) -> Path | None:
     """The ledger's file of a run with these settings, if there is one."""
+    from endocil.learning.build import complete
     from endocil.reports.ledger import find_in_ledger
-    from endocil.runs.build import complete
     from endocil.runs.records import completed
 
     whole = complete(settings)
@@ -86,9 +86,11 @@ def _run(
 
 
 def _print_results(folder: Path) -> None:
+    from endocil.reports.run_page import write_run_page
     from endocil.reports.tables import comparison
     from endocil.runs.records import read_run
 
+    write_run_page(folder)
     say(comparison([read_run(folder)]).text())
     say(f"page: {folder / 'report.html'}")
 
@@ -111,7 +113,7 @@ def check(source: Source, changes: Overrides = None) -> None:
     """Preflight alone: what a run would do, what it would cost, and what cannot work."""
     from endocil.io.terminal import plain_progress
     from endocil.runs.preflight import estimate, examined
-    from endocil.runs.settings import load_settings
+    from endocil.settings.settings import load_settings
 
     settings = load_settings(source, changes or ())
     parts, found = examined(settings, plain_progress(console(), "reading the data"))

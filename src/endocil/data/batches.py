@@ -3,12 +3,13 @@
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from endocil.data.augment import Augmentation, normalise
-from endocil.data.cache import Images
 from endocil.data.seeding import generator
 from endocil.errors import EndocilError
 
@@ -54,29 +55,75 @@ class Batch:
         )
 
 
+class ImageSource(Protocol):
+    """Where the pixels and labels of an image set come from."""
+
+    @property
+    def labels(self) -> Tensor: ...
+
+    def gather(self, index: Tensor) -> Tensor: ...
+
+    def describe(self, row: int) -> tuple[str, str, str]: ...
+
+
+@dataclass(frozen=True, eq=False)
+class JoinedSource:
+    """Two sources one after the other: new images, which stay memory-mapped, and exemplars."""
+
+    first: ImageSource
+    second: ImageSource
+
+    @property
+    def labels(self) -> Tensor:
+        return torch.cat([self.first.labels, self.second.labels])
+
+    def gather(self, index: Tensor) -> Tensor:
+        n = len(self.first.labels)
+        from_second = index >= n
+        if not bool(from_second.any()):
+            return self.first.gather(index)
+        second = self.second.gather(index[from_second] - n)
+        pixels = second.new_empty(len(index), *second.shape[1:])
+        pixels[from_second] = second
+        pixels[~from_second] = self.first.gather(index[~from_second])
+        return pixels
+
+    def describe(self, row: int) -> tuple[str, str, str]:
+        n = len(self.first.labels)
+        return self.first.describe(row) if row < n else self.second.describe(row - n)
+
+
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Rows of a run's images with their labels; which of them come from the memory is known."""
+    """Rows of a source with their labels; which of them come from the memory is known."""
 
-    images: Images
-    rows: Tensor  # (n,) int64 rows of the images' table
+    images: ImageSource
+    rows: Tensor  # (n,) int64 rows of the source
     from_memory: Tensor  # (n,) bool
 
     @classmethod
-    def of(cls, images: Images, rows: Tensor, *, from_memory: bool = False) -> "ImageSet":
+    def of(cls, images: ImageSource, rows: Tensor, *, from_memory: bool = False) -> "ImageSet":
         return cls(images, rows, torch.full((len(rows),), from_memory))
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    @property
+    @cached_property
     def labels(self) -> Tensor:
-        return torch.from_numpy(self.images.table.labels.copy())[self.rows]
+        return self.images.labels[self.rows]
 
     def __add__(self, other: "ImageSet") -> "ImageSet":
-        return ImageSet(
-            self.images, torch.cat([self.rows, other.rows]), torch.cat([self.from_memory, other.from_memory])
-        )
+        from_memory = torch.cat([self.from_memory, other.from_memory])
+        if self.images is other.images or not len(other):
+            return ImageSet(self.images, torch.cat([self.rows, other.rows]), from_memory)
+        if not len(self):
+            return ImageSet(other.images, other.rows, from_memory)
+        rows = torch.cat([self.rows, other.rows + len(self.images.labels)])
+        return ImageSet(JoinedSource(self.images, other.images), rows, from_memory)
+
+    def gather(self, index: Tensor) -> Tensor:
+        """Copies of the pixels of some of these images: (B, size, size, 3) uint8."""
+        return self.images.gather(self.rows[index])
 
     def take(self, index: Tensor) -> "ImageSet":
         return ImageSet(self.images, self.rows[index], self.from_memory[index])

@@ -146,9 +146,18 @@ class Images:
     rows: Tensor  # (N,) int64: the row of pixels for each row of the table
     skipped: Unreadable  # unreadable files that were left out
 
+    @property
+    def labels(self) -> Tensor:
+        """(N,) int64 of the table."""
+        return torch.from_numpy(self.table.labels.copy())
+
     def gather(self, index: Tensor) -> Tensor:
         """Copies of the pixels of these rows of the table."""
         return self.pixels.index_select(0, self.rows[index])  # (B, size, size, 3)
+
+    def describe(self, row: int) -> tuple[str, str, str]:
+        """Image id, group and source of a row of the table."""
+        return self.table.ids[row], self.table.groups[row], self.table.sources[row]
 
 
 def load_images(

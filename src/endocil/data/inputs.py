@@ -21,7 +21,6 @@ from endocil.errors import EndocilError
 from endocil.io.archives import is_hidden, is_image
 from endocil.io.files import read_fields
 from endocil.io.walk import walk
-from endocil.runs.settings import DataSettings
 
 DICOM = (".dcm", ".dicom")
 LISTS = (".csv", ".tsv", ".txt")
@@ -200,21 +199,23 @@ def folder_or_list(path: Path, what: str) -> dict[str, Any]:
 
 # Images, classes and groups as they are given from Python, into a table and pixels.
 
-Pictures = np.ndarray | Sequence[Any]  # (n, H, W, 3) uint8, or a sequence of arrays, PIL images and paths
+ImageInputs = np.ndarray | Sequence[Any]  # (n, H, W, 3) uint8, or a sequence of arrays, PIL images and paths
 Texts = np.ndarray | Sequence[str]
 
 
-def read_given(
-    images: Pictures,
+def read_arrays(
+    images: ImageInputs,
     labels: Texts,
     groups: Texts | None,
     sources: Texts | None,
+    *,
     task: int,
-    data: DataSettings,
+    size: int,
+    crop_frame: bool,
 ) -> tuple[ImageTable, torch.Tensor]:
-    """`task`: names the pictures that have no name."""
+    """`task`: names the images that have no name."""
     things = several(images)
-    inputs = inputs_of(things, crop_frame=data.crop_frame) if len(things) else None
+    inputs = inputs_of(things, crop_frame=crop_frame) if len(things) else None
     n = len(inputs.ids) if inputs else 0
     for what, given in (("labels", labels), ("groups", groups), ("sources", sources)):
         if given is not None and len(given) != n:
@@ -233,10 +234,10 @@ def read_given(
         groups=("",) * n if groups is None else _texts(groups, "groups are names of patients or videos"),
         sources=("",) * n if sources is None else _texts(sources, "sources are names of devices or centres"),
     )
-    return table, _pixels(inputs, data.size)
+    return table, _pixels(inputs, size)
 
 
-def several(images: Pictures) -> Sequence[Any]:
+def several(images: ImageInputs) -> Sequence[Any]:
     """Each on its own; a single array is a stack of pictures."""
     if isinstance(images, np.ndarray):
         if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8:

@@ -9,9 +9,9 @@ import re
 import shutil
 import stat
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from endocil.errors import EndocilError
@@ -208,3 +208,21 @@ def _cannot_write(path: Path, wanted: int, error: OSError) -> EndocilError:
 def cache_folder() -> Path:
     """Where decoded images and extracted archives are kept by default."""
     return Path(os.environ.get("ENDOCIL_CACHE") or "~/.cache/endocil").expanduser()
+
+
+def portable(value: Any) -> Any:
+    """The same value with each absolute path cut to its last name: a path says where, not what."""
+    if isinstance(value, Mapping):
+        return {key: portable(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [portable(item) for item in value]
+    return last_name(value) if isinstance(value, str) and _is_absolute(value) else value
+
+
+def last_name(path: str) -> str:
+    return PureWindowsPath(path).name or path  # a Windows path understands both slashes
+
+
+def _is_absolute(text: str) -> bool:
+    # Runs come from other systems too, so both kinds of paths count on each of them.
+    return PurePosixPath(text).is_absolute() or PureWindowsPath(text).is_absolute() or text.startswith("~/")

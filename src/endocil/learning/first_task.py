@@ -157,7 +157,7 @@ def digest_of(state: Mapping[str, Tensor]) -> str:
 
 def _digest_of_images(images: ImageSet) -> str:
     """Of the pixels themselves, so that it does not matter where they come from; names and order count too."""
-    names = "\0".join(images.images.table.ids[row] for row in images.rows.tolist())
+    names = "\0".join(images.images.describe(row)[0] for row in images.rows.tolist())
     total = hashlib.sha256(names.encode(errors="surrogateescape") + images.labels.numpy().tobytes())
     for rows in torch.split(images.rows, 256):
         total.update(images.images.gather(rows).contiguous().numpy().tobytes())

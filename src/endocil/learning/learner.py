@@ -1,19 +1,18 @@
-"""One step of a life: grow, train the phases, consolidate, choose exemplars, measure the class means."""
+"""One step of learning: grow, train the phases, consolidate, choose exemplars, measure the class means."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 
 from endocil.data.augment import Augmentation
 from endocil.data.batches import ImageSet
-from endocil.data.cache import Images
 from endocil.data.scenario import Task
 from endocil.learning.checkpoint import Checkpoint, Position, grow, save_checkpoint
 from endocil.learning.events import Journal
 from endocil.learning.first_task import FirstTasks, put_into
-from endocil.learning.memory import ExemplarMemory, remember
+from endocil.learning.memory import ExemplarMemory, update_memory
 from endocil.learning.numerics import Bits, Precision, refuse_not_finite
 from endocil.learning.parallel import agree, by_one, peak_megabytes
 from endocil.learning.training import Epoch, fit, momentum_of
@@ -33,7 +32,6 @@ class Learner:
         self,
         method: Method,
         memory: ExemplarMemory | None,
-        images: Images,
         *,
         folder: "Path",
         fabric: "Fabric",
@@ -48,23 +46,36 @@ class Learner:
         compiled: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.method, self.memory, self.images = method, memory, images
+        self.method, self.memory = method, memory
         self.folder, self.fabric, self.journal = folder, fabric, journal
         self.augmentation, self.seed = augmentation, seed
         self.evaluation_batch, self.checkpoint_seconds = evaluation_batch, checkpoint_seconds
         self.first_tasks, self.bits, self.accumulate, self.compiled = first_tasks, bits, accumulate, compiled
         self.clock, self.saved_at = clock, clock()
 
-    def learn(self, task: Task, new: ImageSet, unfinished: Checkpoint | None = None) -> None:
-        """Learn a task's new images; an unfinished checkpoint of this task says where to go on."""
+    def learn(
+        self,
+        task: Task,
+        new: ImageSet,
+        classes: Sequence[str],
+        unfinished: Checkpoint | None = None,
+        *,
+        licence: str = "",
+        consent: str = "",
+    ) -> None:
+        """Learn a task's new images; an unfinished checkpoint of this task says where to go on.
+
+        `classes`: the names of all classes seen once the task is learned. `licence` and `consent` are kept beside
+        the images that become exemplars."""
         at = unfinished.position if unfinished else Position(task.index)
         if at.grown == task.index:
             grow(self.method, task, self.fabric.device)
         self._prepare()
-        data = TaskData(new, self._exemplars(), self.augmentation)
+        exemplars = new.take(torch.arange(0)) if self.memory is None else self.memory.images()
+        data = TaskData(new, exemplars, self.augmentation)
         phases = self.method.phases(task, data)
         if at == Position(task.index):
-            self._announce(task, data, phases)
+            self._announce(task, data, phases, classes)
         for index in range(at.phase, len(phases)):
             rest = unfinished if index == at.phase and at.epoch else None
             alone = self.fabric.world_size == 1  # several processes round otherwise
@@ -77,7 +88,23 @@ class Learner:
         self.method.statistics |= by_one(self.fabric, lambda: self.method.statistics)
         values = {**self.method.state_dict(), **self.method.statistics}
         refuse_not_finite(values, f"after task {task.index} was consolidated")
-        self._remember(task, new)
+        if self.memory is not None:
+            choices = update_memory(
+                self.method,
+                self.memory,
+                new,
+                task,
+                classes,
+                batch_size=self.evaluation_batch,
+                fabric=self.fabric,
+                licence=licence,
+                consent=consent,
+            )
+            for choice in choices:
+                fields = {"class": classes[choice.label], "kept": choice.kept, "of": choice.of}
+                self.journal.write(
+                    "selection", task=task.index, **fields, mmd2=choice.mmd2, bound=choice.bound
+                )
         parameters = {parameter for module in self.method.predictors for parameter in module.parameters()}
         self.journal.write(
             "learned",
@@ -114,12 +141,9 @@ class Learner:
         if self.compiled:
             compile_backbones(self.method)
 
-    def _exemplars(self) -> ImageSet:
-        if self.memory is None:
-            return ImageSet.of(self.images, torch.empty(0, dtype=torch.int64), from_memory=True)
-        return self.memory.images(self.images)
-
-    def _announce(self, task: Task, data: TaskData, phases: tuple[Phase, ...]) -> None:
+    def _announce(
+        self, task: Task, data: TaskData, phases: tuple[Phase, ...], classes: Sequence[str]
+    ) -> None:
         plan = [
             {"name": phase.name, "epochs": phase.schedule.epochs, "images": len(phase.images)}
             for phase in phases
@@ -127,7 +151,7 @@ class Learner:
         self.journal.write(
             "task",
             task=task.index,
-            classes=list(self.images.table.classes[task.new]),
+            classes=list(classes[task.new]),
             new=len(data.new),
             exemplars=len(data.exemplars),
             phases=plan,
@@ -184,11 +208,3 @@ class Learner:
             if self.clock() - self.saved_at >= self.checkpoint_seconds:
                 self.save(Position(task.index, index, epoch.index + 1), phase, epoch, precision)
         self.save(Position(task.index, index + 1, 0))
-
-    def _remember(self, task: Task, new: ImageSet) -> None:
-        if self.memory is None:
-            return
-        for choice in remember(self.method, self.memory, new, task, self.evaluation_batch, self.fabric):
-            name = self.images.table.classes[choice.label]
-            what = {"task": task.index, "class": name, "kept": choice.kept, "of": choice.of}
-            self.journal.write("selection", **what, mmd2=choice.mmd2, bound=choice.bound)

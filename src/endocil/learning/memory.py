@@ -1,7 +1,7 @@
-"""What is kept between tasks: a few exemplars of each class, in order of choice, with where they come from."""
+"""The exemplar memory: a few images of each class, with their pixels and where they come from, kept between tasks."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,17 +11,91 @@ from torch import Tensor
 from endocil.components import selection
 from endocil.components.selection import Selection
 from endocil.data.batches import ImageSet
-from endocil.data.cache import Images
 from endocil.data.scenario import Task
 from endocil.data.seeding import generator
-from endocil.errors import EndocilError
-from endocil.learning.features import CLASS_MEANS, View, class_means, unit, view
+from endocil.errors import EndocilError, SettingsError
+from endocil.learning.features import CLASS_MEANS, class_means, unit, view
 from endocil.learning.parallel import by_one
 from endocil.methods.base import Method
 from endocil.registry import check_options, resolve
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What an image inside a model shows, and where it comes from."""
+
+    image: str  # its id in the data it was learned from
+    class_name: str
+    order: int  # of choice among the exemplars of its class; 0 for held-out images
+    task: int  # in which it came
+    group: str  # the patient or video; "" where unknown
+    source: str  # the device or centre; "" where unknown
+    licence: str = ""
+    consent: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class KeptImages:
+    """Images that a model keeps, exemplars or held-out images, each with its provenance."""
+
+    pixels: Tensor  # (n, size, size, 3) uint8, as the network saw them before normalisation
+    provenance: tuple[Provenance, ...]
+
+    def __len__(self) -> int:
+        return len(self.provenance)
+
+    def __add__(self, other: "KeptImages") -> "KeptImages":
+        if not len(self) or not len(other):
+            return self if len(self) else other
+        return KeptImages(torch.cat([self.pixels, other.pixels]), (*self.provenance, *other.provenance))
+
+    def take(self, rows: Sequence[int]) -> "KeptImages":
+        return KeptImages(self.pixels[list(rows)], tuple(self.provenance[row] for row in rows))
+
+    def labels(self, classes: Sequence[str]) -> Tensor:
+        """(n,) int64: the place of each image's class among the classes."""
+        place = {name: label for label, name in enumerate(classes)}
+        return torch.tensor([place[one.class_name] for one in self.provenance], dtype=torch.int64)
+
+
+def no_images(size: int) -> KeptImages:
+    return KeptImages(torch.zeros(0, size, size, 3, dtype=torch.uint8), ())
+
+
+def keep_images(
+    images: ImageSet,
+    index: Tensor,
+    classes: Sequence[str],
+    *,
+    task: int,
+    licence: str = "",
+    consent: str = "",
+) -> KeptImages:
+    """Copies of some images of a set; images that come from the memory keep what is known of them."""
+    provenance = []
+    for row, label in zip(images.rows[index].tolist(), images.labels[index].tolist(), strict=True):
+        image, group, source = images.images.describe(row)
+        terms = {"licence": licence, "consent": consent}
+        provenance.append(Provenance(image, classes[label], 0, task, group, source, **terms))
+    return KeptImages(images.gather(index), tuple(provenance))
+
+
+@dataclass(frozen=True, eq=False)
+class _Exemplars:
+    """The memory as a source of images to train on."""
+
+    kept: KeptImages
+    labels: Tensor
+
+    def gather(self, index: Tensor) -> Tensor:
+        return self.kept.pixels[index]
+
+    def describe(self, row: int) -> tuple[str, str, str]:
+        one = self.kept.provenance[row]
+        return one.image, one.group, one.source
 
 
 @dataclass(frozen=True)
@@ -76,7 +150,7 @@ def build_selector(name: str, options: Mapping[str, Any]) -> Selector:
     try:  # options that cannot work are found now, not after the first task
         chosen(Candidates(torch.eye(3), torch.eye(3), generator(0)), 2)
     except ValueError as error:
-        raise EndocilError(f"memory.select '{name}' with {dict(options)}: {error}") from error
+        raise SettingsError(f"memory.select '{name}' with {dict(options)}: {error}") from error
     return chosen
 
 
@@ -106,7 +180,7 @@ def even_share(available: Sequence[int], total: int) -> int:
 
 
 class ExemplarMemory:
-    """Rows of the table for each class, first choice first.
+    """Exemplars of each class, class by class, first choice first.
 
     `per_class` keeps as many of every class and never chooses again; `total` is shared among the classes seen by
     `even_share`, so that old classes give up their last choices. What a class has given up is gone: its share is
@@ -114,20 +188,34 @@ class ExemplarMemory:
     """
 
     def __init__(
-        self, *, per_class: int | None = None, total: int | None = None, select: Selector, seed: int = 0
+        self,
+        *,
+        per_class: int | None = None,
+        total: int | None = None,
+        select: Selector,
+        size: int,
+        seed: int = 0,
     ) -> None:
         if (per_class is None) == (total is None):
-            raise EndocilError("set memory.per_class or memory.total, one of them")
+            raise SettingsError("set memory.per_class or memory.total, one of them")
         self.per_class, self.total, self.select, self.seed = per_class, total, select, seed
-        self.rows: dict[int, Tensor] = {}
-        self.tasks: dict[int, int] = {}
+        self.exemplars = no_images(size)
+        self.labels = torch.empty(0, dtype=torch.int64)  # of the exemplars
+
+    def __len__(self) -> int:
+        return len(self.exemplars)
+
+    def counts(self) -> dict[int, int]:
+        """Exemplars of each class that has any."""
+        labels, counts = torch.unique(self.labels, return_counts=True)
+        return dict(zip(labels.tolist(), counts.tolist(), strict=True))
 
     def quota(self, available: Sequence[int]) -> int:
         """How many of a class may be kept when each has so many to choose from."""
         if self.per_class is not None:
             return self.per_class
         if (self.total or 0) < len(available):
-            raise EndocilError(
+            raise SettingsError(
                 f"memory.total is {self.total}, less than one image for each of {len(available)} classes"
             )
         return even_share(available, self.total or 0)
@@ -141,100 +229,91 @@ class ExemplarMemory:
             kept = [min(quota, n) for n in available]
         return kept
 
-    def add(self, candidates: ImageSet, features: Tensor, scores: Tensor, task: int) -> list[Choice]:
-        """Choose exemplars of every class among the candidates; a class smaller than the quota keeps all."""
-        labels, choices = candidates.labels, []
-        counts = {label: int((labels == label).sum()) for label in candidates.classes()}
-        available = {label: len(rows) for label, rows in self.rows.items()} | counts
-        quota = self.quota(list(available.values()))
-        features = unit(features)
-        for label in counts:
-            mine = torch.nonzero(labels == label).flatten()
+    def images(self) -> ImageSet:
+        """All exemplars, to train on."""
+        source = _Exemplars(self.exemplars, self.labels)
+        return ImageSet.of(source, torch.arange(len(self)), from_memory=True)
+
+    def load(self, exemplars: KeptImages, classes: Sequence[str]) -> None:
+        """Take these exemplars in place of all others, in the order of classes and of choice."""
+        labels = exemplars.labels(classes)
+        order = sorted(
+            range(len(exemplars)), key=lambda row: (int(labels[row]), exemplars.provenance[row].order)
+        )
+        self.exemplars, self.labels = (exemplars.take(order) if order else exemplars), labels[order]
+
+    def choose(
+        self, images: ImageSet, features: Tensor, scores: Tensor, labels: Sequence[int], task: int
+    ) -> tuple[list[Choice], Tensor]:
+        """Which of `images` (new images, then all exemplars) to keep; exemplars of these `labels` are chosen anew.
+
+        Returns what was kept of each class, and the places among `images`, class by class, first choice first."""
+        places = {label: torch.nonzero(images.labels == label).flatten() for label in images.classes()}
+        quota = self.quota([len(mine) for mine in places.values()])
+        features, choices = unit(features), []
+        for label in labels:
+            mine = places[label]
             random = generator(self.seed, task, label, "selection")
             chosen = self.select(Candidates(features[mine], scores[mine], random), quota)
-            self.rows[label] = candidates.rows[mine[chosen.indices.cpu()]]
-            self.tasks.setdefault(label, task)
+            places[label] = mine[chosen.indices.cpu()]
             mmd2 = None if chosen.mmd2 is None else float(chosen.mmd2[-1])
-            choices.append(Choice(label, len(self.rows[label]), len(mine), mmd2, chosen.bound))
-        self.rows = {label: rows[:quota] for label, rows in sorted(self.rows.items())}
-        return choices
+            choices.append(Choice(label, len(places[label]), len(mine), mmd2, chosen.bound))
+        return choices, torch.cat([mine[:quota] for _, mine in sorted(places.items())])
 
-    def __len__(self) -> int:
-        return sum(len(rows) for rows in self.rows.values())
+    def keep(
+        self,
+        images: ImageSet,
+        places: Tensor,
+        classes: Sequence[str],
+        *,
+        task: int,
+        licence: str = "",
+        consent: str = "",
+    ) -> None:
+        """Hold the images at these places; those that were exemplars before keep their provenance."""
+        n_new = len(images) - len(self)
+        new = keep_images(images, places, classes, task=task, licence=licence, consent=consent)
+        order, provenance = dict[str, int](), []
+        for place, one in zip(places.tolist(), new.provenance, strict=True):
+            known = one if place < n_new else self.exemplars.provenance[place - n_new]
+            order[known.class_name] = order.get(known.class_name, -1) + 1
+            provenance.append(replace(known, order=order[known.class_name]))
+        self.exemplars, self.labels = KeptImages(new.pixels, tuple(provenance)), images.labels[places]
 
-    def images(self, images: Images) -> ImageSet:
-        """All exemplars, class by class, first choice first."""
-        rows = torch.cat([torch.empty(0, dtype=torch.int64), *self.rows.values()])
-        return ImageSet.of(images, rows, from_memory=True)
-
-    def records(self, images: Images) -> list[tuple[str, str, int, int, str, str]]:
+    def records(self) -> list[tuple[str, str, int, int, str, str]]:
         """Where each exemplar comes from: image, class, order of choice, task, group, source."""
-        table = images.table
         return [
-            (
-                table.ids[row],
-                table.classes[label],
-                order,
-                self.tasks[label],
-                table.groups[row],
-                table.sources[row],
-            )
-            for label, rows in self.rows.items()
-            for order, row in enumerate(rows.tolist())
+            (one.image, one.class_name, one.order, one.task, one.group, one.source)
+            for one in self.exemplars.provenance
         ]
 
-    def state(self) -> dict[str, Tensor]:
-        labels = [label for label, rows in self.rows.items() for _ in rows]
-        return {
-            "rows": torch.cat([torch.empty(0, dtype=torch.int64), *self.rows.values()]),
-            "labels": torch.tensor(labels, dtype=torch.int64),
-            "tasks": torch.tensor([self.tasks[label] for label in labels], dtype=torch.int64),
-        }
 
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        self.rows, self.tasks = {}, {}
-        for label in torch.unique(state["labels"]).tolist():
-            mine = state["labels"] == label
-            self.rows[label] = state["rows"][mine]
-            self.tasks[label] = int(state["tasks"][mine][0])
-
-
-# After a task: exemplars chosen and class means measured, by one pass over the new images and the old exemplars.
-
-
-def remember(
-    method: Method, memory: ExemplarMemory, new: ImageSet, task: Task, batch_size: int, fabric: "Fabric"
+def update_memory(
+    method: Method,
+    memory: ExemplarMemory,
+    new: ImageSet,
+    task: Task,
+    classes: Sequence[str],
+    *,
+    batch_size: int,
+    fabric: "Fabric",
+    licence: str = "",
+    consent: str = "",
 ) -> list[Choice]:
-    """What the memory keeps of the new images' classes; the means of all classes go into the statistics."""
-    images = new + memory.images(new.images)
+    """After a task: choose exemplars and measure the class means, by one pass over new images and old exemplars.
+
+    The means of all classes go into the method's statistics."""
+    images = new + memory.images()
     seen = view(method, images, batch_size, to_choose=True, fabric=fabric)
     if not bool(seen.features.isfinite().all()):
         raise EndocilError(
             f"the network's features are not finite after task {task.index}; lower train.learning_rate"
         )
-    # images of a known class compete with its old exemplars
-    candidates = torch.nonzero(torch.isin(images.labels, torch.tensor(new.classes()))).flatten()
-    chosen = _choose(memory, images.take(candidates), seen.take(candidates), task, fabric)
-    exemplars = memory.images(new.images)
-    features = seen.features[_positions(images.rows, exemplars.rows)]
-    method.statistics[CLASS_MEANS] = class_means(features, exemplars.labels, task.n_seen)
-    return chosen
-
-
-def _choose(
-    memory: ExemplarMemory, candidates: ImageSet, seen: View, task: Task, fabric: "Fabric"
-) -> list[Choice]:
-    """Of several processes one chooses: a last digit must not make them differ."""
-
-    def choose() -> tuple[list[Choice], dict[str, Tensor]]:
-        return memory.add(candidates, seen.choosing, seen.scores, task.index), memory.state()
-
-    chosen, state = by_one(fabric, choose)
-    memory.load_state(state)
-    return chosen
-
-
-def _positions(rows: Tensor, wanted: Tensor) -> Tensor:
-    """Where the wanted rows stand among the rows."""
-    order = torch.argsort(rows, stable=True)
-    return order[torch.searchsorted(rows[order], wanted)]
+    # new images of a known class compete with its old exemplars; of several processes one chooses, as a last
+    # digit must not make them differ
+    choices, places = by_one(
+        fabric, lambda: memory.choose(images, seen.choosing, seen.scores, new.classes(), task.index)
+    )
+    memory.keep(images, places, classes, task=task.index, licence=licence, consent=consent)
+    method.statistics[CLASS_MEANS] = class_means(seen.features[places], memory.labels, task.n_seen)
+    return choices

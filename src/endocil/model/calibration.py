@@ -1,4 +1,4 @@
-"""Probabilities that mean what they say, and a threshold for images unlike anything learned; docs/bundles.md.
+"""Probabilities that mean what they say, and a threshold for out-of-distribution images.
 
 Both are fitted on held-out images, which were never trained on. The softmax head's logits are divided by one
 temperature (Guo et al., ICML 2017); minus the squared distances to the class means by another.
@@ -13,10 +13,10 @@ from torch.nn import functional
 
 from endocil.data.seeding import generator
 from endocil.learning.features import look
+from endocil.learning.memory import KeptImages
 from endocil.methods import Method
 from endocil.model.manifest import Calibration
-from endocil.model.out_of_distribution import unlike_scores
-from endocil.model.pictures import Pictures
+from endocil.model.out_of_distribution import ood_scores
 
 FOLDS = 5
 BINS = 15
@@ -27,7 +27,7 @@ COLDEST, HOTTEST = 1e-4, 1e4  # temperatures that are looked at
 
 def calibrate(
     method: Method,
-    held_out: Pictures,
+    held_out: KeptImages,
     classes: Sequence[str],
     spread: Mapping[str, Tensor],
     *,
@@ -36,16 +36,16 @@ def calibrate(
 ) -> Calibration | None:
     """None where a class has no held-out images, or there are too few to fit on some and measure on others.
 
-    `spread` as of `unlike.spread_of`."""
+    `spread` as of `out_of_distribution.spread_of`."""
     if without_held_out(held_out, classes):
         return None
-    labels = torch.tensor([classes.index(origin.class_name) for origin in held_out.origins])
-    folds = folds_of([origin.group or f"image {i}" for i, origin in enumerate(held_out.origins)])
+    labels = torch.tensor([classes.index(one.class_name) for one in held_out.provenance])
+    folds = folds_of([one.group or f"image {i}" for i, one in enumerate(held_out.provenance)])
     if len(set(folds.tolist())) < 2:
         return None
     seen = look(method, held_out.pixels, batch)
     crossed = cross_fitted(seen.logits, labels, folds)
-    scores = unlike_scores(seen, spread)
+    scores = ood_scores(seen, spread)
     return Calibration(
         images=len(labels),
         temperature=fit_temperature(seen.logits, labels),
@@ -53,18 +53,18 @@ def calibrate(
         error_before=calibration_error(functional.softmax(seen.logits.double(), dim=1), labels),
         error=calibration_error(crossed, labels),
         folds=int(folds.max()) + 1,
-        unlike_threshold=threshold_of(scores, rate),
-        unlike_rate=rate,
+        ood_threshold=threshold_of(scores, rate),
+        ood_rate=rate,
     )
 
 
-def without_held_out(held_out: Pictures, classes: Sequence[str]) -> list[str]:
+def without_held_out(held_out: KeptImages, classes: Sequence[str]) -> list[str]:
     """Classes that a calibration would say nothing of."""
-    have = {origin.class_name for origin in held_out.origins}
+    have = {one.class_name for one in held_out.provenance}
     return [name for name in classes if name not in have]
 
 
-def why_uncalibrated(held_out: Pictures, classes: Sequence[str]) -> str:
+def why_uncalibrated(held_out: KeptImages, classes: Sequence[str]) -> str:
     if not len(held_out):
         return "no held-out images"
     lacking = without_held_out(held_out, classes)
@@ -75,13 +75,13 @@ def why_uncalibrated(held_out: Pictures, classes: Sequence[str]) -> str:
 
 
 def why_unflagged(calibration: Calibration) -> str:
-    """Why no image is flagged as unlike, though probabilities are calibrated; "" where images are."""
-    if calibration.unlike_threshold is not None:
+    """Why no image is flagged as out of distribution, though probabilities are calibrated; "" where images are."""
+    if calibration.ood_threshold is not None:
         return ""
-    rate = calibration.unlike_rate
+    rate = calibration.ood_rate
     return (
         f"{calibration.images:,} held-out images cannot set a rate of {100 * rate:g} %; at least "
-        f"{least_images(rate):,} are needed: images unlike anything learned are not flagged"
+        f"{least_images(rate):,} are needed: no image is flagged as out of distribution"
     )
 
 

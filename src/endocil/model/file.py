@@ -1,7 +1,7 @@
-"""The file of a bundle: a zip without compression whose comment is the sha256 of everything before it.
+"""The file of a model: a zip without compression whose comment is the sha256 of everything before it.
 
 So a single wrong bit is seen before anything is read, nothing can unpack to more than the file's own size, and
-the digest names the bundle. Only known names are accepted; nothing is ever extracted to the disk.
+the digest names the model. Only known names are accepted; nothing is ever extracted to the disk.
 """
 
 import csv
@@ -27,15 +27,17 @@ from torch import Tensor
 
 from endocil.data.augment import DEVIATION, MEAN
 from endocil.data.scenario import Task
-from endocil.errors import EndocilError
+from endocil.errors import FileFormatError
 from endocil.io.files import LARGEST, UnfitFileError, read_whole, write_atomically
 from endocil.io.terminal import printable, refuse_control, refuse_control_in
+from endocil.learning.memory import KeptImages
+from endocil.model.images import pack, refuse_unknown, unpack
 from endocil.model.manifest import FORMAT, Manifest
 from endocil.model.out_of_distribution import MEANS, WHITENING
-from endocil.model.pictures import Pictures, pack, refuse_unknown, unpack
-from endocil.runs.settings import Settings, load_settings
+from endocil.settings.settings import Settings, load_settings
 
 MANIFEST, WEIGHTS = "manifest.json", "weights.safetensors"
+RUN_MODEL = "model.endocil"  # in the folder of a finished run
 _NAMES = re.compile(r"manifest\.json|weights\.safetensors|(exemplars|held-out)(\.csv|/\d{6}\.png)")
 _DIGITS = 64  # of a sha256
 _WHEN = (1980, 1, 1, 0, 0, 0)  # the same content gives the same bytes
@@ -61,8 +63,8 @@ def write_archive(path: Path, content: Mapping[str, bytes]) -> str:
         archive.comment = b"0" * _DIGITS
     body = file.getvalue()[:-_DIGITS]
     if len(body) + _DIGITS > LARGEST:
-        raise EndocilError(
-            f"the bundle would have {len(body):,} bytes; at most {LARGEST:,} can be read again"
+        raise FileFormatError(
+            f"the model would have {len(body):,} bytes; at most {LARGEST:,} can be read again"
         )
     digest = hashlib.sha256(body).hexdigest()
     write_atomically(path, body + digest.encode())
@@ -74,60 +76,56 @@ def read_archive(path: Path) -> tuple[dict[str, bytes], str]:
     data = _bytes(path)
     body, digest = data[:-_DIGITS], data[-_DIGITS:]
     if not zipfile.is_zipfile(io.BytesIO(data)) or not re.fullmatch(rb"[0-9a-f]{64}", digest):
-        raise EndocilError(
-            f"{path} is not a bundle, or was cut; make one with 'endocil bundle RUN -o {path.name}'"
+        raise FileFormatError(
+            f"{path} is not a model file, or was cut; make one with 'endocil bundle RUN -o {path.name}'"
         )
     if hashlib.sha256(body).hexdigest().encode() != digest:
-        raise EndocilError(
-            f"the bundle {path} is damaged: its checksum is wrong; fetch it again from where it came"
+        raise FileFormatError(
+            f"the model {path} is damaged: its checksum is wrong; fetch it again from where it came"
         )
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             entries = archive.infolist()
             _refuse_strange(path, entries, len(data))
             return {entry.filename: archive.read(entry) for entry in entries}, digest.decode()
-    except EndocilError:  # a ValueError too
+    except FileFormatError:  # a ValueError too
         raise
     except _BROKEN as error:
-        raise EndocilError(f"the bundle {path} is damaged: {_line(error)}") from error
+        raise FileFormatError(f"the model {path} is damaged: {_line(error)}") from error
 
 
 def _bytes(path: Path) -> bytes:
     try:
-        if path.is_dir():
-            raise EndocilError(
-                f"{path} is a folder; expected a bundle, a file that 'endocil bundle' has written"
-            )
         return read_whole(path)
     except FileNotFoundError as error:
-        raise EndocilError(f"there is no bundle {path}") from error
+        raise FileFormatError(f"there is no model {path}") from error
     except UnfitFileError as error:
-        raise EndocilError(f"{path} is not a bundle: {error.strerror}") from error
+        raise FileFormatError(f"{path} is not a model file: {error.strerror}") from error
     except OSError as error:
-        raise EndocilError(f"the bundle {path} cannot be read: {error.strerror or error}") from error
+        raise FileFormatError(f"the model {path} cannot be read: {error.strerror or error}") from error
 
 
 def _refuse_strange(path: Path, entries: list[zipfile.ZipInfo], size: int) -> None:
-    """What no bundle has: other names, a name twice, compression, encryption, more bytes than the file."""
+    """What no model has: other names, a name twice, compression, encryption, more bytes than the file."""
     names = [entry.filename for entry in entries]
     strange = [name for name in names if not _NAMES.fullmatch(name)]
     if strange:
-        raise EndocilError(
-            f"the bundle {path} holds {_shown(strange[0])}, which no bundle has; it is refused"
+        raise FileFormatError(
+            f"the model {path} holds {_shown(strange[0])}, which no model has; it is refused"
         )
     if len(set(names)) < len(names):
-        raise EndocilError(f"the bundle {path} holds a file twice; it is refused")
+        raise FileFormatError(f"the model {path} holds a file twice; it is refused")
     for entry in entries:
         if (
             entry.compress_type != zipfile.ZIP_STORED
             or entry.flag_bits & 1
             or entry.file_size != entry.compress_size
         ):
-            raise EndocilError(
-                f"the bundle {path} holds {entry.filename} compressed or encrypted; it is refused"
+            raise FileFormatError(
+                f"the model {path} holds {entry.filename} compressed or encrypted; it is refused"
             )
     if sum(entry.file_size for entry in entries) > size:
-        raise EndocilError(f"the bundle {path} claims to hold more bytes than it has; it is refused")
+        raise FileFormatError(f"the model {path} claims to hold more bytes than it has; it is refused")
 
 
 def _shown(name: str) -> str:
@@ -139,7 +137,7 @@ def _line(error: BaseException) -> str:
     return " ".join(str(error).split())[:200] or type(error).__name__
 
 
-# Parts of a bundle that do not fit together are refused before a network of any size is built.
+# Parts of a model that do not fit together are refused before a network of any size is built.
 
 
 def refuse_parts_that_do_not_fit(
@@ -147,13 +145,13 @@ def refuse_parts_that_do_not_fit(
     state: Mapping[str, Tensor],
     statistics: Mapping[str, Tensor],
     spread: Mapping[str, Tensor],
-    exemplars: Pictures,
-    held_out: Pictures,
+    exemplars: KeptImages,
+    held_out: KeptImages,
 ) -> None:
     """Each refusal says what is wrong, without the name of the file."""
     _refuse_control(manifest, statistics, exemplars, held_out)
-    if not manifest.pictures and (len(exemplars) or len(held_out)):
-        raise EndocilError("the bundle says that no picture is inside, but holds some")
+    if not manifest.keeps_images and (len(exemplars) or len(held_out)):
+        raise FileFormatError("the model says that no image is inside, but holds some")
     _refuse_tasks(manifest)
     _refuse_preprocessing(manifest)
     names = [learned.name for learned in manifest.classes]
@@ -163,19 +161,19 @@ def refuse_parts_that_do_not_fit(
     for part in (state, statistics, spread):
         broken = [name for name, value in part.items() if not bool(value.isfinite().all())]
         if broken:
-            raise EndocilError(f"numbers that are not finite in {broken[0][:80]!a}")
+            raise FileFormatError(f"numbers that are not finite in {broken[0][:80]!a}")
 
 
 def _refuse_control(
-    manifest: Manifest, statistics: Mapping[str, Tensor], exemplars: Pictures, held_out: Pictures
+    manifest: Manifest, statistics: Mapping[str, Tensor], exemplars: KeptImages, held_out: KeptImages
 ) -> None:
     """Weights have the names of the network's own."""
     refuse_control_in("manifest.json", manifest.model_dump(mode="json"))
     for name in statistics:
         refuse_control("the name of a statistic", name)
-    for kind, pictures in (("exemplars.csv", exemplars), ("held-out.csv", held_out)):
-        for origin in pictures.origins:
-            for name, value in vars(origin).items():
+    for kind, images in (("exemplars.csv", exemplars), ("held-out.csv", held_out)):
+        for one in images.provenance:
+            for name, value in vars(one).items():
                 refuse_control(f"{kind}, {name}", str(value))
 
 
@@ -184,37 +182,37 @@ def _refuse_spread(spread: Mapping[str, Tensor], n: int) -> None:
     if not spread:
         return
     if set(spread) != {MEANS, WHITENING}:
-        raise EndocilError(f"a spread of {sorted(spread)[:5]!a}; expected {MEANS} and {WHITENING}")
+        raise FileFormatError(f"a spread of {sorted(spread)[:5]!a}; expected {MEANS} and {WHITENING}")
     d = spread[MEANS].shape[-1] if spread[MEANS].ndim else 0
     for name, shape in ((MEANS, (n, d)), (WHITENING, (d, d))):
         found = spread[name]
         if tuple(found.shape) != shape or found.dtype != torch.float32:
-            raise EndocilError(f"the spread's {name} is {found.dtype} of shape {tuple(found.shape)}")
+            raise FileFormatError(f"the spread's {name} is {found.dtype} of shape {tuple(found.shape)}")
 
 
 def _refuse_tasks(manifest: Manifest) -> None:
     names, sizes = [learned.name for learned in manifest.classes], manifest.increments
     if len(set(names)) < len(names):
-        raise EndocilError("a class is there twice")
+        raise FileFormatError("a class is there twice")
     if sum(sizes) != len(names):
-        raise EndocilError(f"{len(names)} classes, but tasks of {list(sizes)[:10]}")
+        raise FileFormatError(f"{len(names)} classes, but tasks of {list(sizes)[:10]}")
     tasks = [task for task, size in enumerate(sizes) for _ in range(size)]
     if [learned.task for learned in manifest.classes] != tasks:
-        raise EndocilError("the classes do not stand in the order of their tasks")
+        raise FileFormatError("the classes do not stand in the order of their tasks")
 
 
 def _refuse_preprocessing(manifest: Manifest) -> None:
     said, settings = manifest.preprocessing, load_settings(manifest.settings)
     if (settings.data.size, settings.data.crop_frame) != (said.size, said.crop_frame):
-        raise EndocilError("its settings and its preprocessing name different sizes or frames")
+        raise FileFormatError("its settings and its preprocessing name different sizes or frames")
     if (said.mean, said.deviation) != (MEAN, DEVIATION):
-        raise EndocilError(
-            f"pictures are normalised by {said.mean} and {said.deviation}; this version of endocil knows "
+        raise FileFormatError(
+            f"images are normalised by {said.mean} and {said.deviation}; this version of endocil knows "
             f"{MEAN} and {DEVIATION}"
         )
 
 
-# A bundle: a learned model with all it needs to predict, to answer for itself, and to learn on.
+# A model: a learned model with all it needs to predict, to answer for itself, and to learn on.
 
 LARGEST_MANIFEST = 8 * 2**20  # bytes; as objects of Python they take many times as much
 _PARTS = ("method", "statistics", "spread")
@@ -234,16 +232,18 @@ _UNFIT = (
 
 
 @dataclass(frozen=True, eq=False)
-class Content:
-    """What lies in the file of a bundle, read and checked; no network is built yet."""
+class ModelFile:
+    """What lies in the file of a model, read and checked; no network is built yet."""
 
     manifest: Manifest
     state: Mapping[str, Tensor]  # of the method
     statistics: Mapping[str, Tensor]  # class means and the like
-    exemplars: Pictures
-    held_out: Pictures
+    exemplars: KeptImages
+    held_out: KeptImages
     digest: str = ""  # of the file it was read from
-    spread: Mapping[str, Tensor] = field(default_factory=dict)  # of the exemplars' features: unlike.py
+    spread: Mapping[str, Tensor] = field(
+        default_factory=dict
+    )  # of the exemplars' features: out_of_distribution.py
 
     @property
     def settings(self) -> Settings:
@@ -262,7 +262,7 @@ class Content:
         )
 
 
-def write_content(path: Path, content: Content) -> str:
+def write_model_file(path: Path, content: ModelFile) -> str:
     """Whole or not at all; the digest of the file."""
     _refuse_unfit(content)
     tensors = {f"method/{name}": value for name, value in content.state.items()}
@@ -271,8 +271,8 @@ def write_content(path: Path, content: Content) -> str:
     manifest = content.manifest.model_copy(update={"format": FORMAT})  # whatever it was read from
     text = json.dumps(manifest.model_dump(mode="json"), indent=2, allow_nan=False)
     if len(text) > LARGEST_MANIFEST:
-        raise EndocilError(
-            f"the bundle's {MANIFEST} would have {len(text):,} bytes; at most {LARGEST_MANIFEST:,} can be read"
+        raise FileFormatError(
+            f"the model's {MANIFEST} would have {len(text):,} bytes; at most {LARGEST_MANIFEST:,} can be read"
         )
     files = {
         MANIFEST: text.encode(),
@@ -285,9 +285,24 @@ def write_content(path: Path, content: Content) -> str:
     return write_archive(path, files)
 
 
-def read_content(path: Path | str) -> Content:
-    """Read and check a bundle's file. Runs none of its content as code; anything strange is refused in one line."""
-    path = Path(path)
+def model_path(path: Path) -> Path:
+    """The model file itself, or that in the folder of a finished run."""
+    if not path.is_dir():
+        return path
+    inside = path / RUN_MODEL
+    if inside.is_file():
+        return inside
+    if (path / "settings.toml").is_file():
+        raise FileFormatError(
+            f"the run {path} has no {RUN_MODEL}: it is not finished, or was made by endocil 0.1; "
+            f"go on with 'endocil resume {path}', or run it again"
+        )
+    raise FileFormatError(f"{path} is a folder without a model; expected a model file or the folder of a run")
+
+
+def read_model_file(path: Path | str) -> ModelFile:
+    """Read and check a model's file. Runs none of its content as code; anything strange is refused in one line."""
+    path = model_path(Path(path))
     files, digest = read_archive(path)
     try:
         manifest = _manifest(path, files)
@@ -295,26 +310,24 @@ def read_content(path: Path | str) -> Content:
         _refuse_other_parts(tensors)
         size = manifest.preprocessing.size
         exemplars, held_out = (unpack(kind, files, size) for kind in ("exemplars", "held-out"))
-        if manifest.format == 1 and not len(exemplars) and not len(held_out):  # it did not say so
-            manifest = manifest.model_copy(update={"pictures": False})
-        content = Content(
+        content = ModelFile(
             manifest,
-            _under("method", tensors),
-            _under("statistics", tensors),
+            _without_prefix("method", tensors),
+            _without_prefix("statistics", tensors),
             exemplars,
             held_out,
             digest,
-            _under("spread", tensors),
+            _without_prefix("spread", tensors),
         )
         _refuse_unfit(content)
         return content
     except _RefusedError:
         raise
-    except _UNFIT as error:  # an EndocilError is a ValueError
+    except _UNFIT as error:  # an FileFormatError is a ValueError
         raise _damaged(path, error) from error
 
 
-def _refuse_unfit(content: Content) -> None:
+def _refuse_unfit(content: ModelFile) -> None:
     refuse_parts_that_do_not_fit(
         content.manifest,
         content.state,
@@ -325,7 +338,7 @@ def _refuse_unfit(content: Content) -> None:
     )
 
 
-class _RefusedError(EndocilError):
+class _RefusedError(FileFormatError):
     """Said in full already."""
 
 
@@ -334,11 +347,11 @@ def _manifest(path: Path, files: Mapping[str, bytes]) -> Manifest:
     if len(text) > LARGEST_MANIFEST:
         raise ValueError(f"{MANIFEST} has {len(text):,} bytes; at most {LARGEST_MANIFEST:,} are read")
     said = json.loads(text, parse_constant=_refuse_constant)
-    newer = said.get("format") if isinstance(said, dict) else None
-    if isinstance(newer, int) and newer > FORMAT:
+    format_ = said.get("format") if isinstance(said, dict) else None
+    if isinstance(format_, int) and format_ != FORMAT:
+        way_out = "update endocil" if format_ > FORMAT else "make it again from its run, or use endocil 0.1"
         raise _RefusedError(
-            f"the bundle {path} has format {str(newer)[:20]}; this version of endocil reads up to {FORMAT}: "
-            f"update endocil"
+            f"the model {path} has format {str(format_)[:20]}; this version of endocil reads {FORMAT}: {way_out}"
         )
     refuse_control_in(MANIFEST, said)
     try:
@@ -362,14 +375,14 @@ def _required(files: Mapping[str, bytes], name: str) -> bytes:
 def _refuse_other_parts(tensors: Mapping[str, Any]) -> None:
     others = [name for name in tensors if name.partition("/")[0] not in _PARTS]
     if others:
-        raise ValueError(f"{WEIGHTS} holds {others[0][:80]!a}, which no bundle has")
+        raise ValueError(f"{WEIGHTS} holds {others[0][:80]!a}, which no model has")
 
 
-def _under(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _without_prefix(name: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {key[len(name) + 1 :]: value for key, value in tensors.items() if key.startswith(f"{name}/")}
 
 
-def _damaged(path: Path, error: BaseException) -> EndocilError:
+def _damaged(path: Path, error: BaseException) -> FileFormatError:
     reason = " ".join(str(error).split()) or type(error).__name__
     shown = printable(reason[:300]).encode("ascii", "backslashreplace").decode()
-    return EndocilError(f"the bundle {path} is damaged: {shown}")
+    return FileFormatError(f"the model {path} is damaged: {shown}")

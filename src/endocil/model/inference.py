@@ -19,11 +19,11 @@ from endocil.learning.features import (
     seen_in,
     unit,
 )
+from endocil.learning.memory import KeptImages
 from endocil.methods import Method
 from endocil.model.calibration import probabilities
 from endocil.model.manifest import Manifest
-from endocil.model.out_of_distribution import unlike_scores
-from endocil.model.pictures import Pictures
+from endocil.model.out_of_distribution import ood_scores
 
 Progress = Callable[[int, int], None]
 Watch = Callable[[tuple[str, ...], Tensor, Tensor], None]  # names, pixels and predicted classes of a batch
@@ -31,17 +31,17 @@ Watch = Callable[[tuple[str, ...], Tensor, Tensor], None]  # names, pixels and p
 
 @dataclass(frozen=True, eq=False)
 class Predicted:
-    """What a bundle says of images, row for row; unreadable ones are listed beside."""
+    """What a model says of images, row for row; unreadable ones are listed beside."""
 
     images: tuple[str, ...]
     classes: tuple[str, ...]
     logits: Tensor  # (n, C) float32, of the softmax head
     probabilities: Tensor  # (n, C) of the softmax head
     mean_probabilities: Tensor | None  # (n, C) of the nearest-mean head; none for methods without class means
-    unlike: Tensor | None  # (n,) bool: unlike anything learned; none without a threshold
-    unlike_score: Tensor  # (n,)
+    out_of_distribution: Tensor | None  # (n,) bool: unlike all that was learned; none without a threshold
+    ood_score: Tensor  # (n,)
     calibrated: bool
-    nearest: tuple[tuple[int, ...], ...]  # rows of the bundle's exemplars, the nearest first
+    nearest: tuple[tuple[int, ...], ...]  # rows of the model's exemplars, the nearest first
     unreadable: tuple[tuple[str, str], ...]  # (name, reason)
     nearest_distances: tuple[tuple[float, ...], ...] = ()  # of their features, made length 1
     shown: int = 3  # classes that `top` names
@@ -77,7 +77,7 @@ class _Gathered:
     def add(self, names: tuple[str, ...], seen: Seen, exemplars: Tensor, reasons: int) -> None:
         self.names += names
         self.logits.append(seen.logits)
-        self.scores.append(unlike_scores(seen, self.spread))
+        self.scores.append(ood_scores(seen, self.spread))
         if seen.distances is not None:
             self.distances.append(seen.distances)
         if reasons and len(exemplars):
@@ -103,7 +103,7 @@ def predict(
 ) -> Predicted:
     """`exemplars`: (m, d) features of length 1, among which the nearest `reasons` are looked for.
 
-    `spread`: how the features of exemplars spread (`unlike.spread_of`)."""
+    `spread`: how the features of exemplars spread (`out_of_distribution.spread_of`)."""
     found, unreadable = _Gathered(spread), list[tuple[str, str]]()
     method.eval()
     for names, pixels in _file_batches(inputs, manifest.preprocessing.size, batch, unreadable, progress):
@@ -122,19 +122,19 @@ def _put_together(
     found: _Gathered, manifest: Manifest, unreadable: tuple[tuple[str, str], ...], top: int
 ) -> Predicted:
     fitted, logits, scores = manifest.calibration, torch.cat(found.logits), torch.cat(found.scores)
-    limit = fitted.unlike_threshold if fitted else None
+    limit = fitted.ood_threshold if fitted else None
     by_mean = None
     if found.distances:
-        heat = fitted.mean_temperature if fitted else None
-        by_mean = probabilities(-torch.cat(found.distances), heat).float()
+        temperature = fitted.mean_temperature if fitted else None
+        by_mean = probabilities(-torch.cat(found.distances), temperature).float()
     return Predicted(
         images=tuple(found.names),
         classes=tuple(learned.name for learned in manifest.classes),
         logits=logits,
         probabilities=probabilities(logits, fitted.temperature if fitted else None).float(),
         mean_probabilities=by_mean,
-        unlike=None if limit is None else scores.double() > limit,
-        unlike_score=scores,
+        out_of_distribution=None if limit is None else scores.double() > limit,
+        ood_score=scores,
         calibrated=fitted is not None,
         nearest=tuple(found.nearest),
         unreadable=unreadable,
@@ -174,18 +174,15 @@ def _workers() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-# Predictions as a CSV file: one line for each image, unreadable ones at the end. Columns: docs/bundles.md.
-
-
 def write_predicted(
-    path: Path, predicted: Predicted, exemplars: Pictures, drawn: tuple[str, ...] = ()
+    path: Path, predicted: Predicted, exemplars: KeptImages, drawn: tuple[str, ...] = ()
 ) -> None:
-    """`drawn`: the file of each image's Grad-CAM picture, where they were asked for."""
+    """One line for each image, unreadable ones at the end. `drawn`: the file of each image's Grad-CAM picture, where they were asked for."""
     shown = min(predicted.shown, len(predicted.classes))
     reasons = max((len(rows) for rows in predicted.nearest), default=0)
     header = ["image", "error", "calibrated"]
     header += [f"{what}_{i}" for i in range(1, shown + 1) for what in ("class", "probability")]
-    header += ["mean_class", "mean_probability", "unlike", "unlike_score"]
+    header += ["mean_class", "mean_probability", "out_of_distribution", "ood_score"]
     header += [f"exemplar_{i}{what}" for i in range(1, reasons + 1) for what in ("", "_class", "_distance")]
     header += ["gradcam"] if drawn else []
     rows = [_row(predicted, i, exemplars, drawn) for i in range(len(predicted))]
@@ -194,19 +191,19 @@ def write_predicted(
     write_csv(path, header, rows)
 
 
-def _row(predicted: Predicted, i: int, exemplars: Pictures, drawn: tuple[str, ...]) -> list[str]:
+def _row(predicted: Predicted, i: int, exemplars: KeptImages, drawn: tuple[str, ...]) -> list[str]:
     row = [predicted.images[i], "", _yes(predicted.calibrated)]
     values, order = predicted.probabilities[i].sort(descending=True, stable=True)
     for label, value in list(zip(order.tolist(), values.tolist(), strict=True))[: predicted.shown]:
         row += [predicted.classes[label], _number(value)]
     row += _of_mean_head(predicted, i)
-    row += ["" if predicted.unlike is None else _yes(bool(predicted.unlike[i]))]
-    row += [_number(float(predicted.unlike_score[i]))]
+    row += ["" if predicted.out_of_distribution is None else _yes(bool(predicted.out_of_distribution[i]))]
+    row += [_number(float(predicted.ood_score[i]))]
     if predicted.nearest:
         near = zip(predicted.nearest[i], predicted.nearest_distances[i], strict=True)
         for place, distance in near:
-            origin = exemplars.origins[place]
-            row += [origin.image, origin.class_name, _number(distance)]
+            one = exemplars.provenance[place]
+            row += [one.image, one.class_name, _number(distance)]
     return [*row, drawn[i]] if drawn else row
 
 

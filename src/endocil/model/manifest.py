@@ -1,4 +1,4 @@
-"""What a bundle says of itself: settings, classes and when they were learned, calibration, results, its ancestors."""
+"""What a model says of itself: settings, classes and when they were learned, calibration, results, history."""
 
 from typing import Annotated, Any, Literal
 
@@ -7,11 +7,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from endocil.errors import EndocilError
 from endocil.io.terminal import refuse_control
 
-FORMAT = 2
+FORMAT = 3
 MOST_CLASSES = 10_000  # more are refused before any memory is taken for them
 MOST_TASKS = 1_000
 LONGEST_NAME = 1024  # characters
-LONGEST_TERMS = 4_000  # characters: they stand beside every picture
+LONGEST_TERMS = 4_000  # characters: they stand beside every image
 LARGEST_SIZE = 2048  # pixels along a side of what the network sees
 
 
@@ -48,7 +48,7 @@ class LearnedClass(_Facts):
 
 
 class Preprocessing(_Facts):
-    """From a picture to what the network sees."""
+    """From an image to what the network sees."""
 
     size: int = Field(ge=16, le=LARGEST_SIZE)  # pixels: resized to size x size, whatever its shape
     crop_frame: bool  # the black frame around the scope's view is cut away first
@@ -66,33 +66,32 @@ class Calibration(_Facts):
     error_before: Share  # expected calibration error with temperature 1
     error: Share  # and with temperatures fitted on the other folds' images
     folds: int = Field(ge=2, le=100)
-    unlike_threshold: (
-        float | None
-    )  # an image with a larger score is unlike anything learned; none: too few images
-    unlike_rate: float = Field(gt=0, lt=1)  # the share of images of learned classes that the threshold flags
+    ood_threshold: float | None  # an image with a larger score is flagged; none: too few images
+    ood_rate: float = Field(gt=0, lt=1)  # the share of images of learned classes that the threshold flags
 
 
-class Version(_Facts):
-    """One step in a bundle's life."""
+class Step(_Facts):
+    """One step in a model's history."""
 
     made: Text  # when, UTC, ISO 8601
-    by: Literal["bundle", "learn", "forget"]
+    by: Literal["run", "learn", "forget"]
     endocil: Text  # the version that did it
-    parent: Digest | None  # the bundle it was made from; none: a run
+    parent: Digest | None  # the model file it was made from; none: a model that was never saved
     added: dict[Name, Count] = {}  # images that were learned, by class
+    changes: tuple[Text, ...] = ()  # settings that were changed for this step
     removed: dict[Text, Count] = {}  # images that were taken out, by what was asked for
     note: Text = ""
 
 
 class Terms(_Facts):
-    """Under which the pictures inside may be kept and used; said by whoever made the bundle."""
+    """Under which the images inside may be kept and used; said by whoever made the model."""
 
     licence: Text = ""
     consent: Text = ""
 
 
 def terms_of(licence: str, consent: str) -> Terms:
-    """As somebody typed them."""
+    """Checked, as somebody typed them."""
     for name, text in (("--licence", licence), ("--consent", consent)):
         refuse_control(name, text)
         if len(text) > LONGEST_TERMS:
@@ -103,7 +102,7 @@ def terms_of(licence: str, consent: str) -> Terms:
 
 
 class Manifest(_Facts):
-    format: Literal[1, 2] = 2  # 1: no spread of features, another score of what is unlike
+    format: Literal[3] = 3
     name: Name
     settings: dict[str, Any]  # those of the run, every default written out, no folders
     classes: tuple[LearnedClass, ...] = Field(min_length=1, max_length=MOST_CLASSES)
@@ -113,6 +112,6 @@ class Manifest(_Facts):
     metrics: dict[str, Any] | None  # of the run's test images; none after a step that was not tested
     environment: dict[str, Any]
     terms: Terms = Terms()
-    history: tuple[Version, ...] = Field(min_length=1, max_length=100_000)  # the oldest first
+    history: tuple[Step, ...] = Field(min_length=1, max_length=100_000)  # the oldest first
     learns: bool  # holds exemplars, or learns without any
-    pictures: bool = True  # no: made to hold no picture of a patient, and learning on keeps it so
+    keeps_images: bool = True  # no: made to hold no image of a patient, and learning on keeps it so

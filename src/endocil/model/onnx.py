@@ -23,10 +23,10 @@ from endocil.io.files import write_atomically
 from endocil.learning.features import CLASS_MEANS, look, unit
 from endocil.methods import Method
 from endocil.model.disclaimer import NOTICE
-from endocil.model.file import Content, read_content
+from endocil.model.file import ModelFile, model_path, read_model_file
 from endocil.model.manifest import Calibration, Manifest, Preprocessing
-from endocil.model.out_of_distribution import MEANS, WHITENING, unlike_scores
-from endocil.model.restore import restored
+from endocil.model.out_of_distribution import MEANS, WHITENING, ood_scores
+from endocil.model.restore import model_settings, restored_method
 
 if TYPE_CHECKING:
     import onnx
@@ -64,15 +64,15 @@ FRAME = {  # images/frame.py in words
     "share edge of their pixels in the box is lit; where nothing is lit, or the box has less than the share smallest "
     "of the picture, nothing is cut",
 }
-SCORE = {  # how unlike anything learned an image is: by the spread of features, by class means, without either
-    "spread": "the output unlike_score",
+SCORE = {  # how far out of distribution an image is: by the spread of features, by class means, without either
+    "spread": "the output ood_score",
     "means": "square root of the smallest of mean_distances",
     "logits": "minus the largest of logits",
 }
 MEAN_PROBABILITIES = "softmax of -mean_distances / mean_temperature"
 
 
-def describe(model: "onnx.ModelProto", content: Content) -> None:
+def describe(model: "onnx.ModelProto", content: ModelFile) -> None:
     """Write it into the model's metadata."""
     import onnx
 
@@ -86,7 +86,7 @@ def describe(model: "onnx.ModelProto", content: Content) -> None:
         "classes": json.dumps(content.classes),
         "preprocessing": json.dumps(preprocessing_of(manifest.preprocessing)),
         "calibration": json.dumps(manifest.calibration and calibration_of(manifest.calibration, content)),
-        "bundle": content.digest,
+        "model": content.digest,
         "endocil": __version__,
     }
     model.producer_name, model.producer_version = "endocil", __version__
@@ -101,14 +101,14 @@ def preprocessing_of(rules: Preprocessing) -> dict[str, Any]:
     return {"input": INPUT, **rules.model_dump(mode="json"), **steps, **cut, "resizing": RESIZING}
 
 
-def calibration_of(fitted: Calibration, content: Content) -> dict[str, Any]:
-    """Without a threshold there is a score, and nothing says from where on an image is unlike anything learned."""
+def calibration_of(fitted: Calibration, content: ModelFile) -> dict[str, Any]:
+    """Without a threshold there is a score, and nothing says from where on an image is out of distribution."""
     has_means = CLASS_MEANS in content.statistics
     score = SCORE["spread" if content.spread else "means" if has_means else "logits"]
-    if fitted.unlike_threshold is not None:
-        score += "; unlike where it is above unlike_threshold"
+    if fitted.ood_threshold is not None:
+        score += "; out of distribution where it is above ood_threshold"
     means = {"mean_probabilities": MEAN_PROBABILITIES} if has_means else {}
-    return {**fitted.model_dump(mode="json"), "unlike_score": score, **means}
+    return {**fitted.model_dump(mode="json"), "ood_score": score, **means}
 
 
 # Does onnxruntime answer as torch does? Asked about pictures, one alone and several at once.
@@ -122,8 +122,8 @@ def temperature_of(manifest: Manifest) -> float:
     return 1.0 if manifest.calibration is None else manifest.calibration.temperature
 
 
-def pictures_of(content: Content) -> tuple[Tensor, bool]:
-    """Pictures to compare on: the bundle's own, from its first to its last; drawn ones where it holds none."""
+def pictures_of(content: ModelFile) -> tuple[Tensor, bool]:
+    """KeptImages to compare on: the model's own, from its first to its last; drawn ones where it holds none."""
     own = torch.cat([content.exemplars.pixels, content.held_out.pixels])
     if len(own):
         step = max(1, len(own) // COMPARED)
@@ -134,7 +134,7 @@ def pictures_of(content: Content) -> tuple[Tensor, bool]:
 
 
 @torch.no_grad()
-def expected_of(method: Method, content: Content, pixels: Tensor) -> dict[str, Tensor]:
+def expected_of(method: Method, content: ModelFile, pixels: Tensor) -> dict[str, Tensor]:
     """By the functions that train and test with torch, not by the graph that was exported."""
     seen = look(method, pixels, 8)
     answers = {
@@ -145,7 +145,7 @@ def expected_of(method: Method, content: Content, pixels: Tensor) -> dict[str, T
     if seen.distances is not None:
         answers["mean_distances"] = seen.distances
     if content.spread:
-        answers["unlike_score"] = unlike_scores(seen, content.spread)
+        answers["ood_score"] = ood_scores(seen, content.spread)
     return answers
 
 
@@ -176,7 +176,7 @@ def largest_difference(
     return largest
 
 
-# A bundle as an ONNX file, for systems that run no Python: pixels in, calibrated probabilities out.
+# A model as an ONNX file, for systems that run no Python: pixels in, calibrated probabilities out.
 
 OPSET = 18
 
@@ -188,7 +188,7 @@ class Exported:
     path: Path
     outputs: tuple[str, ...]
     pictures: int  # that were compared
-    generated: bool  # drawn by a program: the bundle holds none
+    generated: bool  # drawn by a program: the model holds none
     difference: float  # the largest, of all outputs
 
 
@@ -201,7 +201,7 @@ class Graph(nn.Module):
     whitening: Tensor | None
     whitened: Tensor | None  # class means
 
-    def __init__(self, method: Method, content: Content) -> None:
+    def __init__(self, method: Method, content: ModelFile) -> None:
         super().__init__()
         self.method, manifest = method, content.manifest
         deviation = torch.tensor(manifest.preprocessing.deviation)
@@ -216,7 +216,7 @@ class Graph(nn.Module):
     @property
     def outputs(self) -> tuple[str, ...]:
         names = ("logits", "probabilities", "features")
-        told = {"mean_distances": self.means, "unlike_score": self.whitened}
+        told = {"mean_distances": self.means, "ood_score": self.whitened}
         return (*names, *(name for name, needed in told.items() if needed is not None))
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
@@ -234,13 +234,13 @@ class Graph(nn.Module):
         return tuple(answers)
 
 
-def export(bundle: Path | str, path: Path | str, *, trust: bool = False) -> Exported:
-    """Write the bundle's model as ONNX, once onnxruntime has answered as torch does; whole or not at all."""
+def export(model: Path | str, path: Path | str, *, trust: bool = False) -> Exported:
+    """Write the model's model as ONNX, once onnxruntime has answered as torch does; whole or not at all."""
     _refuse_missing_packages()
-    bundle, path = Path(bundle), Path(path)
-    _refuse_to_write_over(bundle, path)
-    content = read_content(bundle)
-    method = restored(content, trust=trust)
+    model, path = model_path(Path(model)), Path(path)
+    _refuse_to_write_over(model, path)
+    content = read_model_file(model)
+    method = restored_method(content, model_settings(content, trust=trust), torch.device("cpu"))
     graph = Graph(method, content).eval()
     pixels, generated = pictures_of(content)
     model = _traced(graph, content.manifest.preprocessing.size)
@@ -261,12 +261,12 @@ def _refuse_missing_packages() -> None:
         ) from error
 
 
-def _refuse_to_write_over(bundle: Path, path: Path) -> None:
+def _refuse_to_write_over(model: Path, path: Path) -> None:
     """What is read is never written over."""
     if path.is_dir():
         raise EndocilError(f"{path} is a folder; expected the name of an ONNX file")
-    if path.exists() and bundle.exists() and os.path.samefile(bundle, path):
-        raise EndocilError(f"{path} is the bundle that is exported; choose another file with -o")
+    if path.exists() and model.exists() and os.path.samefile(model, path):
+        raise EndocilError(f"{path} is the model that is exported; choose another file with -o")
 
 
 def _traced(graph: Graph, size: int) -> "onnx.ModelProto":

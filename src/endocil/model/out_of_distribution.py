@@ -1,4 +1,4 @@
-"""How far an image lies from all that was learned; docs/bundles.md, "Unlike anything learned".
+"""Out-of-distribution score: how far an image lies from all that was learned.
 
 The distance of its feature to the nearest class mean, where each direction counts in units of how far exemplars lie
 from their own mean along it (Mahalanobis; Lee et al., NeurIPS 2018). A plain distance is blind to directions in which
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from endocil.learning.features import Seen, look
+from endocil.learning.memory import KeptImages
 from endocil.methods import Method
-from endocil.model.pictures import Pictures
 
 MOST_FEATURES = 4096  # the matrix has its square: beyond, it would be larger than networks are
 SHRINKAGE = 0.1  # share of the mean variance that every direction gets: few exemplars, many directions
@@ -21,14 +21,14 @@ MEANS, WHITENING = "means", "whitening"
 
 
 def spread_of(
-    method: Method, exemplars: Pictures, classes: Sequence[str], *, batch: int = 64
+    method: Method, exemplars: KeptImages, classes: Sequence[str], *, batch: int = 64
 ) -> dict[str, Tensor]:
     """How the exemplars' features spread about the means of their classes; empty where a class has none.
 
     So it is where there are very many features (DER has those of all tasks side by side)."""
-    if {origin.class_name for origin in exemplars.origins} != set(classes):
+    if {one.class_name for one in exemplars.provenance} != set(classes):
         return {}
-    labels = torch.tensor([classes.index(origin.class_name) for origin in exemplars.origins])
+    labels = torch.tensor([classes.index(one.class_name) for one in exemplars.provenance])
     return spread_of_features(look(method, exemplars.pixels, batch).features, labels)
 
 
@@ -49,8 +49,8 @@ def spread_of_features(features: Tensor, labels: Tensor) -> dict[str, Tensor]:
     return {MEANS: (means @ whitening).float(), WHITENING: whitening.float()}
 
 
-def unlike_scores(seen: Seen, spread: Mapping[str, Tensor]) -> Tensor:
-    """(n,) the larger, the more unlike; about 1 for an exemplar.
+def ood_scores(seen: Seen, spread: Mapping[str, Tensor]) -> Tensor:
+    """(n,) the larger, the farther from what was learned; about 1 for an exemplar.
 
     Without a spread the plain distance to the nearest class mean, and without class means minus the largest logit."""
     if spread:

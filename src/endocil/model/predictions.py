@@ -218,12 +218,12 @@ def predict(
     """Both heads on the same pass: the softmax head's logits and, with class means, the distances to them."""
     seen = view(method, images, batch_size, fabric=fabric)
     means = method.statistics.get(CLASS_MEANS)
-    table, rows = images.images.table, images.rows.tolist()
+    ids, _, sources = zip(*(images.images.describe(row) for row in images.rows.tolist()), strict=True)
     return Predictions(
-        images=tuple(table.ids[row] for row in rows),
+        images=ids,
         labels=images.labels.numpy(),
         classes=classes,
         scores=seen.scores.numpy(),
         distances=None if means is None else mean_distances(seen.features, means).numpy(),
-        sources=tuple(table.sources[row] for row in rows),
+        sources=sources,
     )

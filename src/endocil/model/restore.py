@@ -1,4 +1,6 @@
-"""Networks built without memory: what they would hold is known by shape, so absurd sizes cost nothing."""
+"""From a model file to the method that was learned.
+
+The network is first built without memory: what it would hold is known by shape, so absurd sizes cost nothing."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from endocil.errors import EndocilError
+from endocil.errors import EndocilError, FileFormatError, SettingsError
+from endocil.learning.build import build_learning, complete
 from endocil.learning.checkpoint import grow
 from endocil.learning.features import seen_in
 from endocil.methods import Method
-from endocil.model.file import Content
+from endocil.model.file import ModelFile
 from endocil.model.out_of_distribution import MEANS
-from endocil.runs.build import build_learning, complete
-from endocil.runs.settings import DataSettings, Settings
+from endocil.settings.settings import Settings, load_settings
 
 
 @contextmanager
@@ -50,48 +52,46 @@ def _joined(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return torch.empty(shape, dtype=tensors[0].dtype)
 
 
-# From what lies in a bundle to the method that learned it.
-
 _UNBUILDABLE = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, AttributeError)
 
 
-def restored(content: Content, device: torch.device | None = None, *, trust: bool = False) -> Method:
-    """The method as it was after its last task, in eval mode.
+CHANGEABLE = ("train", "run", "memory", "method")
+FIXED = ("method.name", "run.first_tasks", "run.keep", "run.gallery")  # learning on has no use for these
 
-    `trust`: a bundle may name methods, backbones or selectors of other packages, whose code runs when they are
-    imported; without it such a bundle is refused."""
-    settings = settings_of(content, trust=trust)
+
+def restored_method(file: ModelFile, settings: Settings, device: torch.device) -> Method:
+    """The method as it was after its last task, in eval mode; `settings` are those of `model_settings`."""
     build = _grown if any(":" in name for name in _names(settings).values()) else _filled
     with _one_line():
-        method = build(settings, content)
-        method.to(device or torch.device("cpu"), memory_format=torch.channels_last)  # type: ignore[call-overload]
-        method.statistics = {name: value.clone() for name, value in content.statistics.items()}
-        _refuse_answers(method.eval(), content)
+        method = build(settings, file)
+        method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        method.statistics = {name: value.clone() for name, value in file.statistics.items()}
+        _refuse_wrong_outputs(method.eval(), file)
     return method
 
 
-def _filled(settings: Settings, content: Content) -> Method:
+def _filled(settings: Settings, file: ModelFile) -> Method:
     """Built without memory, compared with the weights, and only then filled with them."""
     with without_memory():
         method, _ = build_learning(settings)
-        for task in content.tasks:
+        for task in file.tasks:
             method.grow(task)
-            if len(method.state_dict()) > len(content.state):  # before many tasks make it any larger
+            if len(method.state_dict()) > len(file.state):  # before many tasks make it any larger
                 break
-    _refuse_unfit(method.state_dict(), content.state)
-    method.load_state_dict({name: value.clone() for name, value in content.state.items()}, assign=True)
+    _refuse_unfit(method.state_dict(), file.state)
+    method.load_state_dict({name: value.clone() for name, value in file.state.items()}, assign=True)
     if any(value.is_meta for value in chain(method.parameters(), method.buffers())):
         raise ValueError("some of the network's values are not among the weights")
     return method
 
 
-def _grown(settings: Settings, content: Content) -> Method:
+def _grown(settings: Settings, file: ModelFile) -> Method:
     """Code from outside, which is trusted: grown as the run did it, as its constructor may need real numbers."""
     method, _ = build_learning(settings)
-    for task in content.tasks:
+    for task in file.tasks:
         grow(method, task, torch.device("cpu"))
-    _refuse_unfit(method.state_dict(), content.state)
-    method.load_state_dict(dict(content.state))
+    _refuse_unfit(method.state_dict(), file.state)
+    method.load_state_dict(dict(file.state))
     return method
 
 
@@ -109,13 +109,13 @@ def _refuse_unfit(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -
             )
 
 
-def _refuse_answers(method: Method, content: Content) -> None:
-    """What comes out of the network must fit the classes and their means: one black picture tells."""
-    size, n = content.manifest.preprocessing.size, len(content.classes)
+def _refuse_wrong_outputs(method: Method, file: ModelFile) -> None:
+    """What comes out of the network must fit the classes and their means: one black image shows it."""
+    size, n = file.manifest.preprocessing.size, len(file.classes)
     seen = seen_in(method, torch.zeros(1, size, size, 3, dtype=torch.uint8))
     if seen.logits.shape != (1, n) or (seen.distances is not None and seen.distances.shape != (1, n)):
         raise ValueError(f"the network does not tell {n} classes apart")
-    if content.spread and content.spread[MEANS].shape[1] != seen.features.shape[1]:
+    if file.spread and file.spread[MEANS].shape[1] != seen.features.shape[1]:
         raise ValueError("the spread is of other features than the network's")
 
 
@@ -126,28 +126,37 @@ def _one_line() -> Iterator[None]:
     except (EndocilError, *_UNBUILDABLE) as error:
         reason = " ".join(str(error).split())[:200] or type(error).__name__
         shown = reason.encode("ascii", "backslashreplace").decode()
-        raise EndocilError(f"the bundle's weights do not fit its settings: {shown}") from error
+        raise FileFormatError(f"the model's weights do not fit its settings: {shown}") from error
 
 
-def settings_of(content: Content, *, trust: bool = False) -> Settings:
-    """The settings, complete, as far as they run no code from outside the package and read no file.
+def model_settings(file: ModelFile, changes: Sequence[str] = (), *, trust: bool = False) -> Settings:
+    """The settings of a model, complete, with `changes` such as "train.epochs=10".
 
-    Where the pictures came from and what weights the backbone started from is told by the manifest alone."""
-    settings = content.settings
+    `trust`: they may name methods, backbones or selectors of other packages, whose code runs when they are imported;
+    without it such a model is refused. No file that they name is read: the weights that a backbone once started
+    from are part of the model."""
+    for change in changes:
+        key = change.partition("=")[0].strip()
+        if key in FIXED or key.partition(".")[0] not in CHANGEABLE:
+            raise SettingsError(
+                f"'{key}' cannot be changed in a model that has learned; --set takes train.*, run.*, memory.*, "
+                f"options of the method, and data.* for reading the new images"
+            )
+    settings = file.settings
     for key, name in _names(settings).items():
         if ":" in name and not trust:
-            raise EndocilError(
-                f"the bundle's {key} is {name[:100]!a}, code from outside the package; "
+            raise SettingsError(
+                f"the model's {key} is {name[:100]!a}, code from outside the package; "
                 f"it is run only with --trust (trust=True in Python)"
             )
-    data = DataSettings(name="synthetic", size=settings.data.size, crop_frame=settings.data.crop_frame)
     network = settings.network.model_copy(update={"weights": None})
+    settings = load_settings(settings.model_copy(update={"network": network}), changes)
     with _one_line():
-        return complete(settings.model_copy(update={"data": data, "network": network}))
+        return complete(settings, data=False)
 
 
 def _names(settings: Settings) -> dict[str, str]:
-    """What settings name that could be code from outside; data is never loaded from a bundle."""
+    """What settings name that could be code from outside; a model never loads data by them."""
     return {
         "method.name": settings.method.name,
         "network.backbone": settings.network.backbone,

@@ -16,10 +16,10 @@ from endocil.datasets import load_table
 from endocil.errors import EndocilError
 from endocil.metrics.statistics import Bools, Floats, Indices
 from endocil.model.inference import Predicted
+from endocil.model.model import Model as Bundle
 from endocil.model.predictions import Head
 from endocil.reports.paired_predictions import SharedTest
-from endocil.runs.lifelong import Bundle
-from endocil.runs.settings import load_settings
+from endocil.settings.settings import load_settings
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from endocil.errors import EndocilError
-from endocil.io.files import write_atomically
+from endocil.io.files import portable, write_atomically
 from endocil.reports.tables import Table
-from endocil.runs.experiments import data_label, digest, evaluated_part, flat, identity, label, portable
+from endocil.runs.experiments import data_label, digest, evaluated_part, flat, identity, label
 from endocil.runs.records import Complete, Json, RunRecord, read_run
 
 LEDGER = Path("docs/results")

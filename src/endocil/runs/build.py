@@ -1,8 +1,7 @@
 """From settings to the parts of a run: images, scenario, method, memory."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,19 +23,16 @@ from endocil.data.splits import (
     grouped_by_pattern,
 )
 from endocil.data.table import ImageTable
-from endocil.datasets import DATASETS, RESERVED, load_table
+from endocil.datasets import load_table
 from endocil.errors import EndocilError
 from endocil.io.files import expand
-from endocil.learning.events import Journal
-from endocil.learning.first_task import FirstTasks, digest_of
-from endocil.learning.learner import Learner
-from endocil.learning.memory import SELECTORS, ExemplarMemory, build_selector
-from endocil.methods import METHODS, SHARED, Method, build_method, method_class
-from endocil.methods.base import shared_schedule
-from endocil.networks import BACKBONES, build_backbone
-from endocil.registry import check_options, options_of, resolve
-from endocil.runs.environment import processor
-from endocil.runs.settings import ScenarioSettings, Settings
+from endocil.learning.build import build_augmentation, build_learning, build_memory, complete
+from endocil.learning.memory import ExemplarMemory
+from endocil.methods import Method
+from endocil.settings.settings import ScenarioSettings, Settings
+
+if TYPE_CHECKING:
+    pass
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -70,9 +66,7 @@ def assemble(
         scenario=scenario.joined() if method.joint else scenario,
         method=method,
         memory=build_memory(settings) if method.replay else None,
-        augmentation=Augmentation(
-            flip=settings.train.flip, brightness=settings.train.brightness, crop=settings.train.crop
-        ),
+        augmentation=build_augmentation(settings.train),
         notes=(
             *images.table.notes,
             *scenario.notes,
@@ -80,31 +74,6 @@ def assemble(
             *notes,
         ),
     )
-
-
-def complete(settings: Settings) -> Settings:
-    """Write out every default that the named things bring, so that the recorded settings say it all."""
-    values = settings.model_dump(mode="json", exclude_none=True)
-    values["memory"].setdefault("select", method_class(settings.method.name).selects)
-    if settings.memory.per_class is None and settings.memory.total is None:
-        values["memory"]["per_class"] = 30  # the smallest buffer of EndoCIL's tables
-    if settings.scenario.increments is None and settings.scenario.tasks is None:
-        values["scenario"]["tasks"] = 5  # EndoCIL, Experimental Setting
-    values["run"].setdefault("threads", torch.get_num_threads())
-    named: list[tuple[str, str, Mapping[str, Callable[..., Any]]]] = [
-        ("data", "name", DATASETS),
-        ("network", "backbone", BACKBONES),
-        ("memory", "select", SELECTORS),
-        ("method", "name", METHODS),
-    ]
-    for section, key, table in named:
-        thing = resolve(f"{section}.{key}", values[section][key], table)
-        reserved = {"method": SHARED, "data": RESERVED}.get(section, ())
-        check_options(section, thing, getattr(settings, section).options, reserved=reserved)
-        for option, default in options_of(thing).items():
-            if option not in reserved and isinstance(default, str | int | float | bool | tuple | list):
-                values[section].setdefault(option, default)
-    return Settings.model_validate(values)
 
 
 def kept_table(settings: Settings, progress: Progress | None = None) -> ImageTable:
@@ -178,92 +147,6 @@ def _still_large_enough(images: Images, minimum: int) -> Images:
     names = [name for name, count in zip(table.classes, table.counts(), strict=True) if count >= minimum]
     wanted = torch.from_numpy(np.isin(table.labels, [table.classes.index(name) for name in names]))
     return replace(images, table=table.keep_classes(names), rows=images.rows[wanted])
-
-
-def build_learning(settings: Settings) -> tuple[Method, list[str]]:
-    """A fresh method on a fresh backbone."""
-    backbone, notes = build_backbone(
-        settings.network.backbone,
-        seed=settings.seed,
-        weights=settings.network.weights,
-        freeze=settings.network.freeze,
-        options=settings.network.options,
-    )
-    train = settings.train
-    schedule = shared_schedule(
-        epochs=train.epochs,
-        learning_rate=train.learning_rate,
-        milestones=train.milestones,
-        decay=train.decay,
-        momentum=train.momentum,
-        batch_size=train.batch_size,
-        weight_decay=train.weight_decay,
-        first_weight_decay=train.first_weight_decay,
-    )
-    options = settings.method.options
-    method = build_method(settings.method.name, backbone, options, schedule=schedule, seed=settings.seed)
-    return method, notes
-
-
-def build_memory(settings: Settings) -> ExemplarMemory:
-    """An empty memory."""
-    memory = settings.memory
-    select = build_selector(memory.select or "mean", memory.options)
-    return ExemplarMemory(per_class=memory.per_class, total=memory.total, select=select, seed=settings.seed)
-
-
-# The learner of a run: a method, a memory and images, and all that the settings say about how it learns.
-
-# settings that leave the first task as it is; where it learns is told by the device
-NO_BITS = {
-    "run": {
-        "accelerator",
-        "checkpoint_seconds",
-        "evaluate",
-        "evaluation_batch",
-        "first_tasks",
-        "gallery",
-        "keep",
-        "tensorboard",
-    },
-    "network": {"weights"},  # its values count, not where they lie
-    "train": {"weight_decay", "milestones"},  # the first task's schedule has its own
-}
-
-
-def build_learner(parts: Parts, folder: Path, fabric: "Fabric", journal: Journal) -> Learner:
-    chosen = parts.settings.run
-    torch.set_num_threads(chosen.threads or torch.get_num_threads())
-    parts.method.to(fabric.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    return Learner(
-        parts.method,
-        parts.memory,
-        parts.images,
-        folder=folder,
-        fabric=fabric,
-        journal=journal,
-        augmentation=parts.augmentation,
-        seed=parts.settings.seed,
-        evaluation_batch=chosen.evaluation_batch,
-        checkpoint_seconds=chosen.checkpoint_seconds,
-        first_tasks=_first_tasks(parts),
-        bits=parts.settings.train.precision,
-        accumulate=parts.settings.train.accumulate,
-        compiled=parts.settings.train.compile,
-    )
-
-
-def _first_tasks(parts: Parts) -> FirstTasks | None:
-    """The store of first tasks; of [train] and [run] all counts as deciding bits but what is known not to."""
-    folder = parts.settings.run.first_tasks
-    if folder is None:
-        return None
-    facts = parts.settings.model_dump(include={"network", "train", "run"}, exclude=NO_BITS)
-    if ":" in parts.settings.method.name:  # of a method from outside nothing is known: all its options count
-        facts["method"] = parts.settings.method.model_dump()
-    facts["processor"] = processor()
-    start = digest_of(parts.method.backbone.state_dict())
-    return FirstTasks(Path(folder).expanduser(), start, facts)
 
 
 def remarks(parts: Parts, fabric: "Fabric") -> list[str]:

@@ -5,33 +5,15 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, Generic, Protocol, TypeVar
 
 from endocil.errors import EndocilError
+from endocil.io.files import last_name, portable
 from endocil.methods import method_class, method_options
 from endocil.methods.base import milestone_epochs
 from endocil.runs.records import is_incremental
 
 DASH = "\N{EN DASH}"
-
-
-def portable(value: Any) -> Any:
-    """The same value with each absolute path cut to its last name: a path says where, not what."""
-    if isinstance(value, Mapping):
-        return {key: portable(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [portable(item) for item in value]
-    return last_name(value) if isinstance(value, str) and _is_absolute(value) else value
-
-
-def last_name(path: str) -> str:
-    return PureWindowsPath(path).name or path  # a Windows path understands both slashes
-
-
-def _is_absolute(text: str) -> bool:
-    # Runs come from other systems too, so both kinds of paths count on each of them.
-    return PurePosixPath(text).is_absolute() or PureWindowsPath(text).is_absolute() or text.startswith("~/")
 
 
 def data_label(settings: Mapping[str, Any]) -> str:

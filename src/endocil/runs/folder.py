@@ -9,18 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from safetensors.torch import save
-
 from endocil.errors import EndocilError
 from endocil.io.files import read_csv, write_atomically, write_csv, write_json
 from endocil.io.locks import lock
-from endocil.runs.environment import environment
-from endocil.runs.settings import Settings, load_settings
+from endocil.learning.environment import environment
+from endocil.model.file import RUN_MODEL
+from endocil.settings.settings import Settings, load_settings
 
 if TYPE_CHECKING:
-    from endocil.data.scenario import Task
-    from endocil.reports.gallery import Gallery
     from endocil.runs.build import Parts, Progress
 
 SPLIT_HEADER = ("image", "class", "task", "part", "group", "source")
@@ -61,6 +57,10 @@ class RunFolder:
     @property
     def page(self) -> Path:
         return self.path / "report.html"
+
+    @property
+    def model(self) -> Path:
+        return self.path / RUN_MODEL
 
     def predictions(self, task: int) -> Path:
         return self.path / "predictions" / f"task-{task}.csv"
@@ -118,54 +118,6 @@ class RunFolder:
                 f"the images at data.root are not those of the run in {self.path} ({len(current)} rows, split.csv has "
                 f"{len(recorded)}); bring the data back or start a new run"
             )
-
-    def keep_weights(self, parts: "Parts", task: "Task") -> None:
-        """For figures: the weights after each task, and the training features of the first."""
-        from endocil.data.batches import ImageSet
-        from endocil.data.splits import TRAIN
-        from endocil.learning.features import view
-
-        state = {name: value.detach().cpu().contiguous() for name, value in parts.method.state_dict().items()}
-        write_atomically(self.path / "weights" / f"task-{task.index}.safetensors", save(state))
-        if task.index == 0:
-            images = ImageSet.of(parts.images, parts.scenario.rows(TRAIN, task.new))
-            seen = view(parts.method, images, parts.settings.run.evaluation_batch)
-            features = {"features": seen.features, "labels": images.labels, "rows": images.rows}
-            write_atomically(self.path / "features" / "task-0.safetensors", save(features))
-
-    def write_page(self) -> None:
-        from endocil.reports.page import write_page
-        from endocil.runs.records import read_run
-
-        gallery = self.gallery() if self.settings().run.gallery else None
-        title = f"endocil run {self.path.name}"
-        write_page([read_run(self.path)], self.page, title=title, gallery=gallery)
-
-    def gallery(self, per_class: int = 5) -> "Gallery":
-        """The first choices of each class at the end of the run, under the run's name."""
-        from endocil.data.cache import load_images
-        from endocil.reports.gallery import Exemplar
-        from endocil.runs.build import kept_table
-
-        files = sorted(self.path.glob("memory/task-*.csv"), key=lambda path: int(path.stem.partition("-")[2]))
-        kept = [row for row in read_csv(files[-1]) if int(row["order"]) < per_class] if files else []
-        if not kept:
-            return {}
-        settings = self.settings()
-        images = load_images(
-            kept_table(settings), settings.data.size, skip_unreadable=settings.data.skip_unreadable
-        )
-        row_of = {image: row for row, image in enumerate(images.table.ids)}
-        found: dict[str, list[Exemplar]] = {}
-        for row in kept:
-            if row["image"] not in row_of:
-                raise EndocilError(
-                    f"the exemplar {row['image']} of {self.path} is not among the images any more"
-                )
-            pixels = images.gather(torch.tensor([row_of[row["image"]]]))[0].numpy()
-            about = (row["image"], int(row["order"]), row["task"], row["group"], row["source"])
-            found.setdefault(row["class"], []).append(Exemplar(*about, pixels))
-        return {self.path.resolve().name: found}
 
 
 def _leaks(parts: "Parts", progress: "Progress | None") -> dict[str, float | int | None]:

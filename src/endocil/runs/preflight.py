@@ -13,6 +13,7 @@ from endocil.data.batches import ImageSet, training_batches
 from endocil.data.scenario import Task
 from endocil.data.splits import TEST, TRAIN, VALIDATION
 from endocil.errors import EndocilError
+from endocil.learning.build import build_augmentation
 from endocil.learning.first_task import refuse_more_than_the_network
 from endocil.learning.numerics import Precision, times_slower
 from endocil.learning.parallel import one_device, peak_megabytes, telling_compiler_errors
@@ -20,8 +21,8 @@ from endocil.learning.training import compare_with_float32, only_training, optim
 from endocil.methods.base import Method, Phase, TaskData
 from endocil.networks import compile_backbones
 from endocil.runs.build import Parts, Progress, assemble
-from endocil.runs.settings import Settings
 from endocil.runs.tensorboard import refuse_missing_package
+from endocil.settings.settings import Settings
 
 
 def estimate(parts: Parts, seconds: float = 2.0) -> tuple[str, ...]:
@@ -29,7 +30,7 @@ def estimate(parts: Parts, seconds: float = 2.0) -> tuple[str, ...]:
     torch.set_num_threads(parts.settings.run.threads or torch.get_num_threads())
     with telling_compiler_errors():
         method, trained = trial(parts)
-        speeds = {phase.name: speed(parts, method, phase, seconds) for phase in trained}
+        speeds = {phase.name: speed(parts.settings, method, phase, seconds) for phase in trained}
     parameters = sum(p.numel() for p in parts.method.backbone.parameters())
     return (
         _time(parts, speeds),
@@ -92,14 +93,14 @@ def planned_exemplars(parts: Parts, n_tasks: int) -> list[int]:
     return parts.memory.planned(parts.scenario.counts(TRAIN).tolist(), new)
 
 
-def speed(parts: Parts, method: Method, phase: Phase, seconds: float) -> float:
+def speed(settings: Settings, method: Method, phase: Phase, seconds: float) -> float:
     """Images per second of a phase, from a few real steps."""
-    seen = parts.augmentation if phase.augmented else None
+    seen = build_augmentation(settings.train) if phase.augmented else None
     size, device = phase.schedule.batch_size, method.device
     cut = training_batches(phase.images, size, seen, 0, ("estimate",), device)
     batches = [batch for _, batch in zip(range(4), cut, strict=False)]
     images, began = 0, time.perf_counter()
-    fabric, train = one_device(device.type), parts.settings.train
+    fabric, train = one_device(device.type), settings.train
     precision = Precision(train.precision)
     phase.gradients.to(device)
     with only_training(method, (*phase.train, phase.gradients)):

@@ -9,8 +9,8 @@ from typing import Any
 
 from endocil.errors import EndocilError
 from endocil.io.files import read_csv
-from endocil.runs.build import complete
-from endocil.runs.settings import Settings, load_settings
+from endocil.learning.build import complete
+from endocil.settings.settings import Settings, load_settings
 
 Json = Mapping[str, Any]
 Complete = Callable[[Json], Json]

@@ -12,7 +12,7 @@ from torch import Tensor
 from endocil.data.inputs import Inputs
 from endocil.errors import EndocilError
 from endocil.model.inference import Predicted
-from endocil.runs.lifelong import Bundle
+from endocil.model.model import Model as Bundle
 from endocil.serve.limits import Refusal, unknown
 from endocil.serve.messages import Card, ModelSummary, shown
 
@@ -22,7 +22,7 @@ SUFFIX = ".endocil"
 
 @dataclass(frozen=True)
 class _InMemory:
-    """Pictures that are decoded already."""
+    """KeptImages that are decoded already."""
 
     pixels: Tensor  # (n, size, size, 3) uint8
 
@@ -56,7 +56,7 @@ class Loaded:
     def card(self) -> Card:
         manifest, content = self.bundle.manifest, self.bundle.content
         kept: dict[str, int] = dict.fromkeys(self.bundle.classes, 0)
-        for origin in content.exemplars.origins:
+        for origin in content.exemplars.provenance:
             kept[origin.class_name] += 1
         return Card(
             model=self.summary(),

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from PIL import Image as Pictures
+from PIL import Image as KeptImages
 
 from endocil.data.table import UnreadableImageError
 from endocil.model.inference import Predicted
@@ -119,7 +119,7 @@ class Service:
         if row >= len(pictures):
             raise unknown("exemplar")
         file = io.BytesIO()
-        Pictures.fromarray(pictures.pixels[row].numpy()).save(file, "PNG")
+        KeptImages.fromarray(pictures.pixels[row].numpy()).save(file, "PNG")
         return file.getvalue()
 
 
@@ -135,7 +135,7 @@ async def _together(asking: Iterable[Coroutine[Any, Any, Made]]) -> list[Made]:
 
 def said(loaded: Loaded, predicted: Predicted, row: int, top: int, nearest: int) -> messages.Said:
     """One row of a pass, as the API tells it."""
-    origins, by_mean = loaded.bundle.content.exemplars.origins, predicted.mean_probabilities
+    origins, by_mean = loaded.bundle.content.exemplars.provenance, predicted.mean_probabilities
     near = predicted.nearest[row][:nearest] if predicted.nearest else ()
     return messages.Said(
         model=loaded.id,

@@ -14,7 +14,7 @@ from endocil.errors import EndocilError
 from endocil.reports.figures.material import Drawings, Gallery, Material, NotDrawnError
 from endocil.reports.figures.style import COLOURS, headline, legend_below, letters, new_figure
 from endocil.runs.records import RunRecord
-from endocil.runs.settings import load_settings
+from endocil.settings.settings import load_settings
 
 HATCHES = {"train": "", "validation": "....", "test": "//////"}
 SHADES = {"train": 1.0, "validation": 0.55, "test": 0.3}

@@ -26,10 +26,10 @@ from pydantic import (
 )
 
 from endocil.errors import EndocilError
+from endocil.learning.build import complete
 from endocil.methods import method_class
-from endocil.runs.build import complete
 from endocil.runs.experiments import evaluated_part, flat, identity, written
-from endocil.runs.settings import Settings, load_settings, presets
+from endocil.settings.settings import Settings, load_settings, presets
 
 TUNING = ("samples", "sampling_seed", "metric")  # keys that say how a search is made
 

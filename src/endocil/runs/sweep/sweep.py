@@ -21,17 +21,18 @@ from endocil.errors import EndocilError
 from endocil.io.files import write_atomically
 from endocil.io.locks import lock
 from endocil.io.terminal import plain_progress
+from endocil.learning.build import build_learning, build_memory
 from endocil.methods import method_class
 from endocil.reports.page import write_page
-from endocil.runs.build import Progress, assemble, build_learning, build_memory, images_and_scenario
+from endocil.runs.build import Progress, assemble, images_and_scenario
 from endocil.runs.folder import RunFolder
 from endocil.runs.preflight import plan, problems, refuse_what_is_not_here
 from endocil.runs.records import RunRecord, read_run
-from endocil.runs.settings import Settings, load_settings
 from endocil.runs.sweep.executors import Room, default_workers, on_ray, on_this_machine
 from endocil.runs.sweep.plan import Planned, override, tables
 from endocil.runs.sweep.progress import Board
 from endocil.runs.sweep.worker import Job, Outcome
+from endocil.settings.settings import Settings, load_settings
 
 Data = tuple[Images, Scenario]
 Alike = Mapping[str, Sequence[Planned]]  # runs that are refused together or not at all

@@ -13,8 +13,8 @@ from endocil.metrics.metrics import METRICS
 from endocil.reports.tables import Cell, Column, Table, spread
 from endocil.runs.experiments import flat, written
 from endocil.runs.records import RunRecord
-from endocil.runs.settings import Settings, load_settings
 from endocil.runs.sweep.plan import Planned, Range, SweepFile
+from endocil.settings.settings import Settings, load_settings
 
 HEADS = ("softmax", "nearest_mean")
 NUMBERS = ("acc_last", "f1_last", "acc_avg", "f1_avg", "af", "forgetting_max", "balanced_last")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from endocil.networks import instruction_set
-from endocil.runs.settings import Settings
+from endocil.settings.settings import Settings
 
 
 def environment(settings: Settings, processes: int = 1) -> dict[str, Any]:
@@ -39,7 +39,7 @@ def processor() -> str:
 
 def _commit() -> str | None:
     """The commit of a source checkout, with '+' when files were changed; none for an installed package."""
-    here = Path(__file__).parent
+    here = Path(__file__).parents[1]
     if not (here.parents[1] / "pyproject.toml").is_file():
         return None
     try:

@@ -132,6 +132,7 @@ class RunSettings(_Section):
     threads: int | None = Field(None, ge=1)  # none: as many as torch takes; recorded when the run starts
     checkpoint_seconds: float = Field(30.0, ge=0.0)
     evaluation_batch: int = Field(256, ge=1)
+    held_out: int = Field(20, ge=0)  # images of each class, of the validation part, that the model keeps
     gallery: bool = False  # show exemplars on the page; they are images of patients
     keep: bool = False  # keep the weights after each task and the first task's features, for figures
     evaluate: Literal["test", "validation"] = "test"  # the part that is predicted; validation: for tuning
@@ -160,7 +161,7 @@ def _without_none(value: Any) -> Any:
 
 def presets() -> list[str]:
     """Names of the settings that come with the package."""
-    folder = resources.files("endocil.runs.presets")
+    folder = resources.files("endocil.settings.presets")
     return sorted(entry.name[:-5] for entry in folder.iterdir() if entry.name.endswith(".toml"))
 
 
@@ -179,7 +180,7 @@ def load_settings(
 
 def _read(source: str | Path) -> dict[str, Any]:
     if str(source) in presets():
-        text = resources.files("endocil.runs.presets").joinpath(f"{source}.toml").read_text("utf-8")
+        text = resources.files("endocil.settings.presets").joinpath(f"{source}.toml").read_text("utf-8")
     elif Path(source).is_file():
         text = Path(source).read_text("utf-8", "replace")  # what is not UTF-8 is not TOML either
     else:

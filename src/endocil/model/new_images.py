@@ -1,0 +1,227 @@
+"""New images for a model: which it holds already, what their classes are called, and which are held out."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from endocil.data.batches import ImageSet
+from endocil.data.cache import Images
+from endocil.data.scenario import Task
+from endocil.data.splits import TEST, TRAIN, VALIDATION, Folds, Split, by_given, with_validation
+from endocil.data.table import ImageTable
+from endocil.errors import DataError, SettingsError
+from endocil.io.files import portable
+from endocil.io.terminal import refuse_control
+from endocil.learning.memory import KeptImages, Provenance
+from endocil.model.images import LONGEST_CELL
+from endocil.model.manifest import LONGEST_NAME
+from endocil.settings.settings import ScenarioSettings
+
+
+@dataclass(frozen=True, eq=False)
+class NewImages:
+    """Images to learn from (train), to hold out (validation) or to leave alone (test)."""
+
+    images: Images
+    part: np.ndarray  # (N,) str
+    notes: tuple[str, ...] = ()
+
+
+def split_new_images(
+    images: Images,
+    scenario: ScenarioSettings,
+    validation: float | None = None,
+    *,
+    notes: tuple[str, ...] = (),
+) -> NewImages:
+    """Which of the new images train and which are held out; depends on ids and groups, not on their order."""
+    table, seed = images.table, scenario.split_seed
+    share = _validation_share(table, scenario, validation)
+    if any(table.parts):
+        _refuse_unknown_parts(table)
+        split = by_given(table, validation=share, folds=Folds(), seed=seed)
+        unused = int((split.part == TEST).sum())
+        notes += (f"{unused:,} images of the test part are left alone",) if unused else ()
+    else:
+        whole = np.full(len(table), TRAIN, dtype="U10")
+        split = Split(with_validation(table, whole, share, seed))
+    if share:
+        split = split.telling_what_lacks_validation(table)
+    return NewImages(images, split.part, (*notes, *split.notes))
+
+
+def _validation_share(table: ImageTable, scenario: ScenarioSettings, validation: float | None) -> float:
+    if validation is None:
+        return 0.0 if VALIDATION in table.parts else scenario.validation
+    if not 0.0 <= validation < 1.0:
+        raise SettingsError(f"--validation is {validation}; expected a share from 0 to below 1, such as 0.1")
+    return validation
+
+
+def _refuse_unknown_parts(table: ImageTable) -> None:
+    unknown = sorted(set(table.parts) - {TRAIN, VALIDATION, TEST})
+    if unknown:
+        came = f"'{unknown[0]}'" if unknown[0] else "nothing for some images"
+        raise DataError(
+            f"the split column of the new images says {came}; expected train, validation or test for each"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class NewTask:
+    """One more task for a model: its classes and images, with labels among all classes of the model."""
+
+    task: Task
+    classes: tuple[str, ...]  # all, new ones behind the others in alphabetical order
+    train: ImageSet
+    held_out: ImageSet
+    notes: tuple[str, ...] = ()
+
+
+def new_task(
+    classes: Sequence[str],
+    tasks: Sequence[Task],
+    exemplars: KeptImages,
+    held_out: KeptImages,
+    new: NewImages,
+) -> NewTask:
+    """The new images as a model's next task.
+
+    A new image with the id and the pixels of an exemplar is that exemplar, and is left out. So is one with the pixels
+    of a held-out image, whatever its id: that one must never be trained on; and one to be held out with the pixels of
+    an exemplar, which was."""
+    images, table = new.images, new.images.table
+    refuse_unfit_names(table)
+    ids = [str(portable(name)) for name in table.ids]
+    held = _held_out_already(images, ids, held_out)
+    aside = np.flatnonzero(new.part != TRAIN).tolist()
+    repeated = {
+        *_exemplars_already(images, ids, exemplars),
+        *held,
+        *_same_pixels(images, aside, exemplars),
+    }
+    rows = np.array([row for row in range(len(table)) if row not in repeated], np.int64)
+    left = table.take(rows)
+    names_of = [left.classes[label] for label in left.labels.tolist()]
+    names = (*classes, *sorted(set(names_of) - set(classes)))
+    label_of = {name: label for label, name in enumerate(names)}
+    taken = [one.image for one in (*exemplars.provenance, *held_out.provenance)]
+    distinct, renamed = _distinct([ids[row] for row in rows], taken)
+    relabelled = ImageTable(
+        ids=tuple(distinct),
+        labels=np.array([label_of[name] for name in names_of], np.int64),
+        classes=names,
+        reader=table.reader,
+        groups=tuple(table.groups[row] for row in rows),
+        sources=tuple(table.sources[row] for row in rows),
+    )
+    source = Images(relabelled, images.pixels, images.rows[torch.from_numpy(rows)], images.skipped)
+    part = new.part[rows]
+    task = Task(len(tasks), len(classes), len(names) - len(classes))
+    train, aside_set = (
+        ImageSet.of(source, torch.from_numpy(np.flatnonzero(part == wanted)))
+        for wanted in (TRAIN, VALIDATION)
+    )
+    notes = (*new.notes, *_notes(len(repeated), sum(held.values()), renamed))
+    return NewTask(task, names, train, aside_set, notes)
+
+
+def refuse_unfit_names(table: ImageTable) -> None:
+    """Names that no model file could hold are refused before anything is learned."""
+    for kind, texts, most in (
+        ("the name of a class", table.classes, LONGEST_NAME),
+        ("the name of an image", [str(portable(name)) for name in table.ids], LONGEST_CELL),
+        ("a group", table.groups, LONGEST_CELL),
+        ("a source", table.sources, LONGEST_CELL),
+    ):
+        for text in sorted(set(texts)):
+            refuse_control(kind, text)
+            if len(text) > most:
+                raise DataError(
+                    f"{kind} has {len(text):,} characters; expected at most {most:,}: {text[:80]}..."
+                )
+
+
+def _exemplars_already(images: Images, ids: Sequence[str], exemplars: KeptImages) -> list[int]:
+    """Rows of new images that are among the exemplars already."""
+    table, place = images.table, {one.image: row for row, one in enumerate(exemplars.provenance)}
+    rows = []
+    for row, name in enumerate(ids):
+        if name not in place or not torch.equal(
+            images.gather(torch.tensor([row]))[0], exemplars.pixels[place[name]]
+        ):
+            continue
+        _refuse_other_class(exemplars.provenance[place[name]], name, table.classes[table.labels[row]])
+        rows.append(row)
+    return rows
+
+
+def _held_out_already(images: Images, ids: Sequence[str], held_out: KeptImages) -> dict[int, bool]:
+    """Rows of new images that are held out already, and whether by another name."""
+    table, rows = images.table, {}
+    for row, one in _same_pixels(images, range(len(table)), held_out).items():
+        _refuse_other_class(one, ids[row], table.classes[table.labels[row]])
+        rows[row] = one.image != ids[row]
+    return rows
+
+
+def _same_pixels(images: Images, rows: Sequence[int], kept: KeptImages) -> dict[int, Provenance]:
+    """Of some rows those with the pixels of a kept image, and where that one came from."""
+    if not len(kept):
+        return {}
+    provenance_of = {
+        pixel_digest(pixels): one for pixels, one in zip(kept.pixels, kept.provenance, strict=True)
+    }
+    same = {}
+    for part in torch.split(torch.tensor(rows, dtype=torch.int64), 256):
+        for row, pixels in zip(part.tolist(), images.gather(part), strict=True):
+            if (one := provenance_of.get(pixel_digest(pixels))) is not None:
+                same[row] = one
+    return same
+
+
+def pixel_digest(pixels: Tensor) -> bytes:
+    return hashlib.sha256(pixels.numpy().tobytes()).digest()
+
+
+def _refuse_other_class(kept: Provenance, image: str, name: str) -> None:
+    if kept.class_name != name:
+        inside = "" if kept.image == image else f" {kept.image},"
+        raise DataError(
+            f"the image {image} is '{name}' among the new images, but the model holds it as{inside} "
+            f"'{kept.class_name}'; take it off the new images, or out of the model with 'endocil forget --image'"
+        )
+
+
+def _distinct(ids: Sequence[str], taken: Sequence[str]) -> tuple[list[str], int]:
+    """The ids, with a number behind those that stand for another image already; how many have one."""
+    used, distinct = set(taken), []
+    for name in ids:
+        chosen, number = name, 1
+        while chosen in used:
+            number += 1
+            chosen = f"{name} ({number})"
+        used.add(chosen)
+        distinct.append(chosen)
+    return distinct, sum(new != old for new, old in zip(distinct, ids, strict=True))
+
+
+def distinct_names(kept: KeptImages) -> KeptImages:
+    """The images with names that say nothing of a machine's folders, and no two alike."""
+    names, _ = _distinct([str(portable(one.image)) for one in kept.provenance], ())
+    provenance = (replace(one, image=name) for one, name in zip(kept.provenance, names, strict=True))
+    return KeptImages(kept.pixels, tuple(provenance))
+
+
+def _notes(repeated: int, elsewhere: int, renamed: int) -> tuple[str, ...]:
+    notes = []
+    if repeated:
+        other = f" ({elsewhere:,} as held-out images of another name)" if elsewhere else ""
+        notes.append(f"{repeated:,} new images are left out: the model holds them already{other}")
+    if renamed:
+        notes.append(f"{renamed:,} new images have the name of another image; a number is put behind it")
+    return tuple(notes)

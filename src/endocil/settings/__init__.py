@@ -1,0 +1,1 @@
+"""Settings of a run and of a model: TOML files, presets, and what they may say."""
