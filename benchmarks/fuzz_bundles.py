@@ -21,10 +21,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "bundle"))
 import hostile
-from endocil.runs.bundle import make_bundle
+from packed import packed
 from tiny_runs import tiny
 
-from endocil.model.file import write_model_file
 from endocil.runs.run import run
 
 
@@ -69,7 +68,7 @@ def main() -> None:
 def _sound(folder: Path, method: str) -> Path:
     run(tiny(method), folder / method)
     path = folder / f"{method}.endocil"
-    write_model_file(path, make_bundle(folder / method).content)
+    packed(folder / method).save(path)
     return path
 
 

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from endocil.runs.bundle import make_bundle
-from endocil.runs.lifelong import Bundle
+from packed import packed
 from torch import Tensor
 
 from endocil.data.scenario import Scenario
@@ -27,7 +26,7 @@ from endocil.data.splits import TEST
 from endocil.data.table import ImageTable
 from endocil.io.files import write_csv, write_json
 from endocil.learning.build import complete
-from endocil.model.file import write_model_file
+from endocil.model.model import Model
 from endocil.runs.build import images_and_scenario
 from endocil.runs.learn import learn
 from endocil.runs.run import resume, run
@@ -56,7 +55,7 @@ def result_of(settings: Settings, folder: Path) -> dict[str, Any]:
     _run(settings.model_copy(update={"scenario": first}), folder / "run")
     before, after = folder / "before.endocil", folder / "after.endocil"
     if not before.exists():
-        write_model_file(before, make_bundle(folder / "run").content)
+        packed(folder / "run").save(before)
     ran = time.monotonic()
     if not after.exists():
         listing, root = write_list(scenario, name, folder / "new.csv")
@@ -113,7 +112,7 @@ def recalls(bundle: Path, scenario: Scenario, classes: Sequence[str]) -> dict[st
     labels, part, own = scenario.table.labels, scenario.part, scenario.table.classes
     wanted = np.isin(labels, [own.index(name) for name in classes]) & (part == TEST)
     shown: ImageTable = scenario.table.take(wanted)
-    said = Bundle.load(bundle).predict(shown)
+    said = Model.load(bundle).predict(shown)
     assert not said.unreadable
     truth = [own[label] for label in shown.labels.tolist()]
     heads = {"softmax": said.probabilities, "mean": said.mean_probabilities}

@@ -20,12 +20,12 @@ import onnxruntime
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+from packed import restored
 from untrained import write_untrained
 
 from endocil.data.augment import normalise
 from endocil.model.file import read_model_file
 from endocil.model.onnx import PARITY_INPUT, Graph, export
-from endocil.model.restore import restored
 
 HEAD = "| bundle | batch | onnxruntime / torch | range | differs by |\n|---|---:|---:|---:|---:|"
 

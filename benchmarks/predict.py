@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 import torch
 from decode import make_files
-from endocil.runs.lifelong import Bundle
 from PIL import Image
 from torch import Tensor
 
@@ -36,7 +35,7 @@ from endocil.learning.features import CLASS_MEANS
 from endocil.learning.memory import no_images
 from endocil.model.file import ModelFile
 from endocil.model.manifest import LearnedClass, Manifest, Preprocessing, Step
-from endocil.model.restore import restored
+from endocil.model.model import Model
 from endocil.settings.settings import load_settings
 
 CLASSES = 14
@@ -56,7 +55,7 @@ class InMemory:
         return ""
 
 
-def untrained(width: int, size: int) -> Bundle:
+def untrained(width: int, size: int) -> Model:
     """A bundle of first values: they take as long as trained ones."""
     settings = {
         "data": {"name": "synthetic", "size": size},
@@ -79,7 +78,7 @@ def untrained(width: int, size: int) -> Bundle:
         learns=False,
     )
     content = ModelFile(manifest, method.state_dict(), {CLASS_MEANS: means}, no_images(size), no_images(size))
-    return Bundle(content, restored(content))
+    return Model.from_file(content)
 
 
 @torch.no_grad()

@@ -33,7 +33,7 @@ from untrained import write_untrained
 
 from endocil.data.augment import normalise
 from endocil.data.decode import decode
-from endocil.runs.lifelong import Bundle
+from endocil.model.model import Model
 
 BOUNDARY = "5d41402abc4b2a76b9719d911017c592"
 TOLERANCE = 1e-4
@@ -130,7 +130,7 @@ class Load:
             self.wrong += 1
 
 
-def bare(bundle: Bundle, pictures: list[bytes], seconds: float) -> float:
+def bare(bundle: Model, pictures: list[bytes], seconds: float) -> float:
     """Images per second, one by one, from the bytes of the file to probabilities."""
     size, done, begun = bundle.manifest.preprocessing.size, 0, time.perf_counter()
     with torch.inference_mode():
@@ -150,7 +150,7 @@ def swap(port: int, name: str) -> bool:
 
 
 def measure(first: Path, second: Path, chosen: argparse.Namespace, errors: Path) -> None:
-    bundles = [Bundle.load(path) for path in (first, second)]
+    bundles = [Model.load(path) for path in (first, second)]
     pictures = files(bundles[0].manifest.preprocessing.size)
     paths = [errors.with_name(f"{row}.jpg") for row in range(len(pictures))]
     for path, data in zip(paths, pictures, strict=True):

@@ -17,18 +17,18 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
-from endocil.runs.lifelong import Bundle
 from torch import Tensor
 
 from endocil.learning.features import Seen, look, unit
 from endocil.model.calibration import RATE, threshold_of
+from endocil.model.model import Model
 from endocil.model.out_of_distribution import ood_scores, spread_of
 
 MADE = 200  # pictures of each kind
 Scores = dict[str, Tensor]
 
 
-def pixels_of(bundle: Bundle, images: Path) -> Tensor:
+def pixels_of(bundle: Model, images: Path) -> Tensor:
     """As the bundle sees them."""
     found: list[Tensor] = []
     bundle.predict(images, watch=lambda _, pixels, __: found.append(pixels.clone()))
@@ -71,7 +71,7 @@ def auroc(known: Tensor, unknown: Tensor) -> float:
 
 def measured(path: Path, known: Path, unknown: Path) -> tuple[str, dict[str, dict[str, tuple[float, float]]]]:
     """The bundle's method, and of each score and kind of image AUROC and the share that is flagged."""
-    bundle = Bundle.load(path)
+    bundle = Model.load(path)
     content, method = bundle.content, bundle.method
     exemplars = unit(look(method, content.exemplars.pixels).features)
     spread = spread_of(method, content.exemplars, content.classes)

@@ -25,8 +25,8 @@ pytest.importorskip("fastapi")
 from serve.conftest import Running
 
 from endocil.datasets.synthetic import render
+from endocil.model.model import Model
 from endocil.reports.page import write_page
-from endocil.runs.lifelong import Bundle
 from endocil.runs.records import read_run
 from endocil.serve.limits import Limits
 from endocil.serve.logs import Log
@@ -186,7 +186,7 @@ def test_a_dropped_image_is_answered_as_the_bundle_does(opened: Opened, models: 
     give(page, ("Jane Doe.png", POLYP))
     answered(page, 1)
     (tmp_path / "polyp.png").write_bytes(POLYP)
-    predicted = Bundle.load(models / "v1.endocil").predict([tmp_path / "polyp.png"])
+    predicted = Model.load(models / "v1.endocil").predict([tmp_path / "polyp.png"])
     ((name, share), *_) = predicted.top(1)[0]
     first = page.locator(".shares li").first
     assert first.locator(".name").inner_text() == name
@@ -522,7 +522,7 @@ def test_models_show_their_cards_and_can_be_exchanged(
     exchanging: tuple["Page", Running], models: Path
 ) -> None:
     page, _ = exchanging
-    digest = Bundle.load(models / "v1.endocil").digest
+    digest = Model.load(models / "v1.endocil").digest
     assert page.locator(".card h2").inner_text() == f"colon, spring model-1, {digest[:8]}"
     assert page.locator(".card tbody tr").count() == len(CLASSES)
     shot(page, "models")
@@ -567,7 +567,7 @@ def test_after_an_exchange_the_images_are_asked_again(
     assert page.locator(".shares").all_inner_texts() != before
     assert "another bundle answers now" in page.inner_text("#status")
     shot(page, "asked-again")
-    digest = Bundle.load(models / "v2.endocil").digest
+    digest = Model.load(models / "v2.endocil").digest
     told = {(row["model"], row["bundle"]) for row in csv_rows(page)}
     assert told == {(f"colon, summer ({digest[:8]})", digest)}
 
@@ -586,7 +586,7 @@ def test_an_exchange_by_others_is_noticed_with_the_next_answer(
         method="PUT",
     )
     urllib.request.urlopen(swap, timeout=30).close()
-    first, second = (Bundle.load(models / name).digest for name in ("v1.endocil", "v2.endocil"))
+    first, second = (Model.load(models / name).digest for name in ("v1.endocil", "v2.endocil"))
     assert [(row["model"], row["bundle"]) for row in csv_rows(page)] == [
         (f"colon, spring ({first[:8]})", first)
     ]

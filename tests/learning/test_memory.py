@@ -15,6 +15,8 @@ from endocil.data.cache import Images
 from endocil.learning.features import unit
 from endocil.learning.memory import SELECTORS, ExemplarMemory, build_selector, even_share
 
+SIZE = 32  # of make_images
+
 
 def first(candidates: object, n: int) -> Selection:
     """The first n candidates."""
@@ -22,26 +24,40 @@ def first(candidates: object, n: int) -> Selection:
 
 
 def fill(memory: ExemplarMemory, images: Images, labels: list[int], task: int) -> list:
-    rows = torch.nonzero(
-        torch.isin(torch.from_numpy(images.table.labels.copy()), torch.tensor(labels))
-    ).flatten()
-    features = torch.randn(len(rows), 6, generator=torch.Generator().manual_seed(task))
-    return memory.add(ImageSet.of(images, rows), features, features[:, :3], task)
+    rows = torch.nonzero(torch.isin(images.labels, torch.tensor(labels))).flatten()
+    candidates = ImageSet.of(images, rows) + memory.images()
+    features = torch.randn(len(candidates), 6, generator=torch.Generator().manual_seed(task))
+    choices, places = memory.choose(candidates, features, features[:, :3], labels, task)
+    memory.keep(candidates, places, images.table.classes, task=task)
+    return choices
+
+
+def names(memory: ExemplarMemory) -> dict[int, list[str]]:
+    """The exemplars of each class, first choice first."""
+    kept = zip(memory.labels.tolist(), memory.exemplars.provenance, strict=True)
+    found: dict[int, list[str]] = {}
+    for label, one in kept:
+        found.setdefault(label, []).append(one.image)
+    return found
 
 
 @pytest.mark.parametrize("name", sorted(SELECTORS))
 def test_every_selector_keeps_distinct_images_of_the_class_and_a_small_class_whole(name: str) -> None:
     images = make_images([9, 3, 7])
-    memory = ExemplarMemory(per_class=5, select=build_selector(name, {}))
+    memory = ExemplarMemory(per_class=5, select=build_selector(name, {}), size=SIZE)
     choices = fill(memory, images, [0, 1, 2], 0)
     assert [(choice.label, choice.kept, choice.of) for choice in choices] == [(0, 5, 9), (1, 3, 3), (2, 5, 7)]
-    for label, rows in memory.rows.items():
-        assert len(set(rows.tolist())) == len(rows)
+    row_of = {name: row for row, name in enumerate(images.table.ids)}
+    for label, kept in names(memory).items():
+        rows = [row_of[name] for name in kept]
+        assert len(set(rows)) == len(rows)
         assert set(images.table.labels[rows].tolist()) == {label}
+    pixels = images.gather(torch.tensor([row_of[one.image] for one in memory.exemplars.provenance]))
+    assert torch.equal(memory.exemplars.pixels, pixels)
 
 
 def test_the_mmd_selector_reports_its_measure_beside_the_papers_bound() -> None:
-    memory = ExemplarMemory(per_class=5, select=build_selector("mmd", {"kernels": 3}))
+    memory = ExemplarMemory(per_class=5, select=build_selector("mmd", {"kernels": 3}), size=SIZE)
     choice = fill(memory, make_images([20]), [0], 0)[0]
     assert 0.0 < choice.mmd2 <= choice.bound
     assert choice.bound == pytest.approx(2 * 3 * (1 + torch.tensor(5.0).log().item()) / 5)
@@ -53,7 +69,9 @@ def test_the_mmd_selector_reports_its_measure_beside_the_papers_bound() -> None:
 def test_each_option_of_the_mmd_selector_changes_its_measure(options: dict) -> None:
     images = make_images([20])
     measures = [
-        fill(ExemplarMemory(per_class=5, select=build_selector("mmd", given)), images, [0], 0)[0].mmd2
+        fill(ExemplarMemory(per_class=5, select=build_selector("mmd", given), size=SIZE), images, [0], 0)[
+            0
+        ].mmd2
         for given in ({}, options)
     ]
     assert measures[0] != measures[1]
@@ -61,22 +79,22 @@ def test_each_option_of_the_mmd_selector_changes_its_measure(options: dict) -> N
 
 def test_a_total_budget_is_shared_and_old_classes_give_up_their_last_choices() -> None:
     images = make_images([10, 10, 10, 10])
-    memory = ExemplarMemory(total=13, select=first)
+    memory = ExemplarMemory(total=13, select=first, size=SIZE)
     fill(memory, images, [0, 1], 0)
-    assert [len(rows) for rows in memory.rows.values()] == [6, 6]
-    before = memory.rows[0].tolist()
+    assert list(memory.counts().values()) == [6, 6]
+    before = names(memory)[0]
     fill(memory, images, [2, 3], 1)
-    assert [len(rows) for rows in memory.rows.values()] == [3, 3, 3, 3]
-    assert memory.rows[0].tolist() == before[:3]
+    assert list(memory.counts().values()) == [3, 3, 3, 3]
+    assert names(memory)[0] == before[:3]
 
 
 def test_what_a_small_class_leaves_over_goes_to_the_others() -> None:
     images = make_images([2, 20, 20])
-    memory = ExemplarMemory(total=21, select=first)
+    memory = ExemplarMemory(total=21, select=first, size=SIZE)
     fill(memory, images, [0, 1], 0)
-    assert [len(rows) for rows in memory.rows.values()] == [2, 19]
+    assert list(memory.counts().values()) == [2, 19]
     fill(memory, images, [2], 1)
-    assert [len(rows) for rows in memory.rows.values()] == [2, 9, 9]
+    assert list(memory.counts().values()) == [2, 9, 9]
     assert memory.planned([2, 20, 20], [slice(0, 2), slice(2, 3)]) == [2, 9, 9]
 
 
@@ -95,38 +113,38 @@ def test_the_even_share_is_the_largest_that_fits(available: list[int], total: in
 )
 def test_a_total_budget_is_never_exceeded_and_shared_evenly(tasks: list[list[int]], total: int) -> None:
     counts = [n for task in tasks for n in task]
-    images, memory = make_images(counts, size=16), ExemplarMemory(total=total, select=first)
+    images, memory = make_images(counts, size=16), ExemplarMemory(total=total, select=first, size=16)
     ends = [0, *accumulate(len(task) for task in tasks)]
     spans = [slice(start, end) for start, end in pairwise(ends)]
     for task, span in enumerate(spans):
-        before = {label: rows.tolist() for label, rows in memory.rows.items()}
+        before = names(memory)
         fill(memory, images, list(range(span.start, span.stop)), task)
-        kept = {label: len(rows) for label, rows in memory.rows.items()}
+        kept = memory.counts()
         assert len(memory) <= total
         assert all(n <= counts[label] for label, n in kept.items())
         had = {label: len(before.get(label, range(counts[label]))) for label in kept}
         cut = {kept[label] for label in kept if kept[label] < had[label]}  # those that gave something up
         assert len(cut) <= 1
         assert all(n <= share for share in cut for n in kept.values())
-        assert all(memory.rows[label].tolist() == rows[: kept[label]] for label, rows in before.items())
+        assert all(names(memory)[label] == rows[: kept[label]] for label, rows in before.items())
         assert memory.planned(counts, spans[: task + 1]) == list(kept.values())
 
 
-def test_images_of_a_known_class_compete_and_its_task_stays() -> None:
+def test_new_images_of_a_known_class_compete_with_its_exemplars() -> None:
     images = make_images([10, 10])
-    memory = ExemplarMemory(per_class=4, select=first)
+    memory = ExemplarMemory(per_class=4, select=first, size=SIZE)
     fill(memory, images, [0], 0)
     fill(memory, images, [0, 1], 1)
-    assert memory.tasks == {0: 0, 1: 1}
+    assert {one.task for one in memory.exemplars.provenance} == {1}  # `first` takes the new ones
     assert len(memory) == 8
 
 
 def test_records_say_where_each_exemplar_comes_from() -> None:
     images = make_images([5, 5])
-    memory = ExemplarMemory(per_class=2, select=first)
+    memory = ExemplarMemory(per_class=2, select=first, size=SIZE)
     fill(memory, images, [0], 0)
     fill(memory, images, [1], 1)
-    assert memory.records(images) == [
+    assert memory.records() == [
         ("class-00/0000.png", "class-00", 0, 0, "patient-0", "gastroscope"),
         ("class-00/0001.png", "class-00", 1, 0, "patient-0", "capsule"),
         ("class-01/0005.png", "class-01", 0, 1, "patient-1", "capsule"),
@@ -134,26 +152,28 @@ def test_records_say_where_each_exemplar_comes_from() -> None:
     ]
 
 
-def test_the_state_round_trips_and_an_empty_memory_too() -> None:
+def test_exemplars_are_loaded_in_the_order_of_classes_and_of_choice() -> None:
     images = make_images([5, 5])
-    memory = ExemplarMemory(per_class=3, select=first)
-    empty = ExemplarMemory(per_class=3, select=first)
-    empty.load_state(memory.state())
+    memory = ExemplarMemory(per_class=3, select=first, size=SIZE)
+    empty = ExemplarMemory(per_class=3, select=first, size=SIZE)
+    empty.load(memory.exemplars, images.table.classes)
     assert len(empty) == 0
     fill(memory, images, [0, 1], 2)
-    other = ExemplarMemory(per_class=3, select=first)
-    other.load_state(memory.state())
-    assert other.records(images) == memory.records(images)
-    assert other.images(images).from_memory.all()
+    other = ExemplarMemory(per_class=3, select=first, size=SIZE)
+    shuffled = memory.exemplars.take([4, 0, 5, 2, 1, 3])
+    other.load(shuffled, images.table.classes)
+    assert other.records() == memory.records()
+    assert torch.equal(other.images().gather(torch.arange(6)), memory.images().gather(torch.arange(6)))
+    assert other.images().from_memory.all()
 
 
 def test_a_random_choice_depends_on_the_seed_the_task_and_the_class_alone() -> None:
     images = make_images([30, 30])
     chosen = []
     for labels in ([0, 1], [1]):
-        memory = ExemplarMemory(per_class=5, select=build_selector("random", {}), seed=3)
+        memory = ExemplarMemory(per_class=5, select=build_selector("random", {}), seed=3, size=SIZE)
         fill(memory, images, labels, 0)
-        chosen.append(memory.rows[1].tolist())
+        chosen.append(names(memory)[1])
     assert chosen[0] == chosen[1]
 
 
@@ -164,9 +184,9 @@ def test_unit_features_have_length_one_and_zero_stays_zero() -> None:
 
 def test_impossible_budgets_and_unknown_selectors_are_refused() -> None:
     with pytest.raises(EndocilError, match=r"set memory\.per_class or memory\.total, one of them"):
-        ExemplarMemory(select=first)
+        ExemplarMemory(select=first, size=SIZE)
     with pytest.raises(EndocilError, match="less than one image for each of 3 classes"):
-        ExemplarMemory(total=2, select=first).quota([5, 5, 5])
+        ExemplarMemory(total=2, select=first, size=SIZE).quota([5, 5, 5])
     with pytest.raises(
         EndocilError, match=r"unknown memory\.select 'best'; known: distance, entropy, mean, mmd, random"
     ):

@@ -14,6 +14,7 @@ from endocil.components.losses import Outcome
 from endocil.data.augment import Augmentation
 from endocil.data.batches import training_batches
 from endocil.data.cache import Images
+from endocil.learning.memory import update_memory
 from endocil.learning.training import Epoch, fit, momentum_of
 from endocil.methods.base import Phase, Schedule
 
@@ -111,7 +112,16 @@ def test_features_that_are_no_numbers_end_in_one_clear_line(images: Images, tmp_
     with pytest.raises(
         EndocilError, match=r"features are not finite after task 0; lower train\.learning_rate"
     ):
-        life.learner._remember(life.scenario.tasks[0], life.new_images(life.scenario.tasks[0]))
+        task = life.scenario.tasks[0]
+        update_memory(
+            life.method,
+            life.memory,
+            life.new_images(task),
+            task,
+            images.table.classes,
+            batch_size=64,
+            fabric=life.fabric,
+        )
 
 
 def test_modules_are_put_back_as_they_were_even_after_an_error(images: Images, tmp_path: Path) -> None:

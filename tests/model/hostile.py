@@ -382,10 +382,10 @@ def serve(path: str, start: int, stop: int, share: int) -> None:
 
     import numpy as np
     import torch
-    from endocil.runs.lifelong import Bundle
     from PIL import Image
 
     from endocil.errors import EndocilError
+    from endocil.model.model import Model
     from endocil.runs import learn as learning
 
     learning.cost = lambda *_: ""  # type: ignore[assignment]  # measuring the speed takes longer than all the rest
@@ -396,7 +396,7 @@ def serve(path: str, start: int, stop: int, share: int) -> None:
     new.mkdir(parents=True)
     for number, shade in enumerate((0, 80, 160, 240)):
         Image.fromarray(np.full((40, 30, 3), shade, np.uint8)).save(new / f"{'a' * 40}{number}!.png")
-    Bundle.load(path).predict(pictures, reasons=1)  # what loads lazily is loaded now
+    Model.load(path).predict(pictures, reasons=1)  # what loads lazily is loaded now
     _other_commands(Path(path))
     others = crafted(data)
     with open("/proc/self/statm") as file:
@@ -410,7 +410,7 @@ def serve(path: str, start: int, stop: int, share: int) -> None:
         place.write_bytes(content)
 
         def attempt() -> None:
-            found = Bundle.load(place).predict(pictures, reasons=1)
+            found = Model.load(place).predict(pictures, reasons=1)
             assert found.probabilities.isfinite().all()
             assert len(found) == 2
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from endocil.runs.lifelong import Bundle
+from packed import restored
 from torch.nn import functional
 
 from endocil.model.calibration import (
@@ -20,7 +20,6 @@ from endocil.model.calibration import (
     why_uncalibrated,
 )
 from endocil.model.file import ModelFile
-from endocil.model.restore import restored
 
 
 def drawn(n: int, heat: float, seed: int = 0, classes: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
@@ -132,7 +131,7 @@ def test_too_few_images_for_the_rate_turn_the_flag_off_and_say_so(tiny_content: 
     assert found is not None
     assert found.ood_threshold is None
     manifest = tiny_content.manifest.model_copy(update={"calibration": found})
-    bundle = Bundle(replace(tiny_content, manifest=manifest), restored(tiny_content))
+    bundle = Model.from_file(replace(tiny_content, manifest=manifest))
     said = bundle.predict(list(tiny_content.held_out.pixels.numpy()))
     assert said.out_of_distribution is None
     assert said.calibrated

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from endocil.runs.lifelong import Bundle
 from life import ALL_METHODS
 from pictures import make_images
 from untrained import CLASSES, untrained, write_untrained
@@ -19,6 +18,7 @@ from endocil.errors import EndocilError
 from endocil.model import onnx as exporting
 from endocil.model.disclaimer import NOTICE
 from endocil.model.file import read_model_file, write_model_file
+from endocil.model.model import Model
 from endocil.model.onnx import export
 
 onnx = pytest.importorskip("onnx")
@@ -36,7 +36,7 @@ def test_every_method_answers_as_its_bundle_does(method: str, tmp_path: Path) ->
     assert made.difference <= 1e-4
     assert not made.generated
     pixels = make_images([3, 4], size=32, seed=5).pixels  # others than those that the export compares on
-    expected = Bundle.load(bundle).predict(list(pixels.numpy()))
+    expected = Model.load(bundle).predict(list(pixels.numpy()))
     names = list(made.outputs)
     for rows in (slice(0, 1), slice(0, 7)):  # any batch
         told = dict(

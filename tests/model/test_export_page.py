@@ -12,9 +12,10 @@ from untrained import write_untrained
 pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
+
 from endocil.data.frame import find_view  # noqa: E402
+from endocil.model.model import Model  # noqa: E402
 from endocil.model.onnx import FRAME, export  # noqa: E402
-from endocil.runs.lifelong import Bundle  # noqa: E402
 
 PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text("utf-8")
 (EXAMPLE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -45,7 +46,7 @@ def test_the_example_answers_as_the_bundle_does(
     bundle = write_untrained(tmp_path / "model.endocil")
     export(bundle, "model.onnx")
     save_picture(tmp_path / "image.jpg", shape, orientation)
-    expected = Bundle.load(bundle).predict(["image.jpg"]).probabilities[0].numpy()
+    expected = Model.load(bundle).predict(["image.jpg"]).probabilities[0].numpy()
     assert run_example(EXAMPLE) == pytest.approx(expected, abs=0.005)
     if orientation != 1:  # the pictures are such that a picture on its side is answered otherwise
         lying = EXAMPLE.replace('ImageOps.exif_transpose(Image.open("image.jpg"))', 'Image.open("image.jpg")')

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from commands import endocil
+from packed import restored
 from PIL import Image
 
 from endocil import EndocilError
@@ -15,7 +16,6 @@ from endocil.learning.memory import KeptImages, Provenance
 from endocil.model.contact_sheet import write_sheet
 from endocil.model.file import ModelFile, read_model_file, write_model_file
 from endocil.model.forget import forget
-from endocil.model.restore import restored
 
 
 def origins(content: ModelFile) -> tuple[Provenance, ...]:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from commands import command, endocil
-from endocil.runs.bundle import make_bundle
 from files import settings, write_pictures, write_settings
 from life import differing
 from lives import all_of
+from packed import packed
 from PIL import Image
 
 from endocil import EndocilError
@@ -32,7 +32,7 @@ def bundle(pictures: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three classes in two tasks; read only."""
     folder = tmp_path_factory.mktemp("first")
     run(settings(pictures / "first-3.csv", [2, 1]), folder / "run")
-    write_model_file(folder / "model.endocil", make_bundle(folder / "run").content)
+    packed(folder / "run").save(folder / "model.endocil")
     return folder / "model.endocil"
 
 
@@ -156,7 +156,7 @@ def test_a_calibration_is_of_every_class_or_there_is_none(
     bundle: Path, pictures: Path, tmp_path: Path
 ) -> None:
     unheld = tmp_path / "unheld.endocil"
-    write_model_file(unheld, make_bundle(bundle.parent / "run", held_out=0).content)
+    packed(bundle.parent / "run", held_out=0).save(unheld)
     told: list[str] = []
     found = learn(unheld, pictures / "from-3.csv", tmp_path / "new.endocil", tell=told.append)
     assert {origin.class_name for origin in found.content.held_out.provenance} == {"class-03", "class-04"}
@@ -170,7 +170,7 @@ def test_a_calibration_is_of_every_class_or_there_is_none(
 
 def test_a_bundle_without_pictures_stays_without(pictures: Path, tmp_path: Path) -> None:
     run(settings(pictures / "first-3.csv", [2, 1], "finetune"), tmp_path / "run")
-    made = make_bundle(tmp_path / "run", with_exemplars=False).content
+    made = packed(tmp_path / "run", with_exemplars=False).file()
     assert made.manifest.calibration is not None
     write_model_file(tmp_path / "model.endocil", made)
     shown = endocil(
@@ -302,8 +302,8 @@ def test_joint_and_a_bundle_without_exemplars_are_refused_before_any_image_is_re
 ) -> None:
     run(settings(pictures / "first-3.csv", [2, 1], "joint"), tmp_path / "joint")
     run(settings(pictures / "first-3.csv", [2, 1]), tmp_path / "icarl")
-    write_model_file(tmp_path / "joint.endocil", make_bundle(tmp_path / "joint").content)
-    without = make_bundle(tmp_path / "icarl", with_exemplars=False).content
+    packed(tmp_path / "joint").save(tmp_path / "joint.endocil")
+    without = packed(tmp_path / "icarl", with_exemplars=False).file()
     write_model_file(tmp_path / "without.endocil", without)
     with pytest.raises(EndocilError, match="learns all classes at once"):
         learn(tmp_path / "joint.endocil", tmp_path / "nowhere", tmp_path / "out.endocil")
@@ -313,7 +313,7 @@ def test_joint_and_a_bundle_without_exemplars_are_refused_before_any_image_is_re
 
 def test_a_method_without_exemplars_learns_and_warns(pictures: Path, tmp_path: Path) -> None:
     run(settings(pictures / "first-3.csv", [2, 1], "lwf"), tmp_path / "run")
-    write_model_file(tmp_path / "model.endocil", make_bundle(tmp_path / "run").content)
+    packed(tmp_path / "run").save(tmp_path / "model.endocil")
     told: list[str] = []
     content = learn(
         tmp_path / "model.endocil", pictures / "from-3.csv", tmp_path / "out.endocil", tell=told.append

@@ -1,4 +1,4 @@
-"""A bundle that learns is the run that goes on, bit for bit, also when it is stopped in between."""
+"""A model that learns is the run that goes on, bit for bit, also when it is stopped in between."""
 
 import itertools
 import shutil
@@ -11,15 +11,14 @@ import torch
 from life import ALL_METHODS, QUOTA, Life, Lives, differing, new_method, state_of
 from lives import all_of, content_of, exemplars_of, newcomers_of
 
-from endocil import EndocilError
 from endocil.data.batches import ImageSet
 from endocil.data.cache import Images
 from endocil.learning.checkpoint import FILE
 from endocil.methods import METHODS
 from endocil.model.file import ModelFile, read_model_file, write_model_file
 from endocil.model.manifest import Terms
-from endocil.model.restore import settings_of
-from endocil.runs.learn import Step, changed, content_after, step_of, take_step
+from endocil.model.model import Model
+from endocil.model.new_images import NewTask
 
 LEARNERS = [name for name in ALL_METHODS if not METHODS[name].joint]
 TERMS = Terms()
@@ -45,13 +44,26 @@ def saved(life: Life, name: str, folder: Path) -> ModelFile:
     return read_model_file(folder / "model.endocil")
 
 
-def learned(content: ModelFile, step: Step, folder: Path) -> ModelFile:
+def learned(
+    content: ModelFile,
+    life: Life,
+    folder: Path,
+    extra: tuple[int, ...] = (),
+    *,
+    changes: tuple[str, ...] = (),
+    terms: Terms = TERMS,
+    show: Callable[[dict], None] = lambda record: None,
+) -> ModelFile:
+    """The model after the life's third task, learned in this folder."""
     folder.mkdir(exist_ok=True)
-    return content_after(step, take_step(step, folder), TERMS)
+    model = Model.from_file(content, changes=changes)
+    model.learn_step(next_step(model, life, extra), folder, terms=terms, show=show)
+    model.calibrate()
+    return model.file()
 
 
-def next_step(content: ModelFile, life: Life, extra: tuple[int, ...] = ()) -> Step:
-    return step_of(content, settings_of(content), newcomers_of(life, life.scenario.tasks[2].new, extra))
+def next_step(model: Model, life: Life, extra: tuple[int, ...] = ()) -> NewTask:
+    return model.next_task(newcomers_of(life, life.scenario.tasks[2].new, extra))
 
 
 def same(content: ModelFile, life: Life) -> None:
@@ -69,7 +81,7 @@ def test_a_learned_bundle_is_the_next_task_of_the_run_bit_for_bit(
 ) -> None:
     life = lives.after(name, 2, tmp_path / "life")
     before = saved(life, name, tmp_path)
-    after = learned(before, next_step(before, life), tmp_path / "work")
+    after = learned(before, life, tmp_path / "work")
     life.step(life.scenario.tasks[2])
     same(after, life)
     assert after.exemplars.provenance == exemplars_of(life).provenance
@@ -84,7 +96,7 @@ def test_a_learned_bundle_is_the_next_task_of_the_run_bit_for_bit(
 def test_a_total_budget_is_shared_as_in_the_run(images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path / "life", new_method("icarl"), total=22).live(2)
     before = saved(life, "icarl", tmp_path)
-    after = learned(before, next_step(before, life), tmp_path / "work")
+    after = learned(before, life, tmp_path / "work")
     life.step(life.scenario.tasks[2])
     same(after, life)
     counts = [len(rows) for rows in life.kept_rows().values()]
@@ -100,10 +112,10 @@ def test_more_images_of_known_classes_are_learned_and_compete_with_their_exempla
     kept = {origin.image for origin in before.exemplars.provenance}
     known = life.scenario.rows("test", slice(0, 2)).tolist()
     assert not kept & {images.table.ids[row] for row in known}
-    after = learned(before, next_step(before, life, tuple(known)), tmp_path / "work")
+    after = learned(before, life, tmp_path / "work", tuple(known))
     task = life.scenario.tasks[2]
     rows = sorted([*life.scenario.rows("train", task.new).tolist(), *known])
-    life.learner.learn(task, ImageSet.of(images, torch.tensor(rows)))
+    life.learner.learn(task, ImageSet.of(images, torch.tensor(rows)), images.table.classes)
     same(after, life)
     gained = after.manifest.classes[0].images - before.manifest.classes[0].images
     assert gained == sum(images.table.labels[row] == 0 for row in known) > 0
@@ -114,8 +126,7 @@ def test_a_step_stopped_at_any_epoch_goes_on_to_the_same_bits(
     name: str, lives: Lives, tmp_path: Path
 ) -> None:
     life = lives.after(name, 2, tmp_path / "life")
-    before, _ = changed(saved(life, name, tmp_path), ["run.checkpoint_seconds=0"])
-    step = next_step(before, life)
+    before, often = saved(life, name, tmp_path), ("run.checkpoint_seconds=0",)
     folder, stops = tmp_path / "straight", []
     folder.mkdir()
 
@@ -124,18 +135,18 @@ def test_a_step_stopped_at_any_epoch_goes_on_to_the_same_bits(
         if record["event"] == "epoch":
             stops.append(shutil.copytree(folder, tmp_path / f"stopped-{len(stops)}"))
 
-    straight = content_after(step, take_step(step, folder, show=keep), TERMS)
+    straight = learned(before, life, folder, changes=often, show=keep)
     stopped = tmp_path / "stopped"
     stopped.mkdir()
     with pytest.raises(StoppedError):
-        take_step(step, stopped, show=stop_after(len(stops)))
+        learned(before, life, stopped, changes=often, show=stop_after(len(stops)))
     assert sorted(path.name for path in stopped.iterdir()) == sorted(
         path.name for path in stops[-1].iterdir()
     )
     assert (stopped / FILE).read_bytes() == (stops[-1] / FILE).read_bytes()
     assert len(stops) > 1
     for folder in stops:
-        again = learned(before, step, folder)
+        again = learned(before, life, folder, changes=often)
         assert differing(all_of(again), all_of(straight)) == []
         assert again.exemplars.provenance == straight.exemplars.provenance
 
@@ -143,9 +154,8 @@ def test_a_step_stopped_at_any_epoch_goes_on_to_the_same_bits(
 def test_a_finished_step_is_not_trained_again(lives: Lives, tmp_path: Path) -> None:
     life = lives.after("icarl", 2, tmp_path / "life")
     before = saved(life, "icarl", tmp_path)
-    step = next_step(before, life)
-    first, shown = learned(before, step, tmp_path / "work"), []
-    second = content_after(step, take_step(step, tmp_path / "work", show=shown.append), TERMS)
+    first, shown = learned(before, life, tmp_path / "work"), []
+    second = learned(before, life, tmp_path / "work", show=shown.append)
     assert [record["event"] for record in shown] == ["plan"]
     assert differing(all_of(first), all_of(second)) == []
 
@@ -156,10 +166,8 @@ def test_exemplars_keep_their_terms_and_new_ones_get_theirs(lives: Lives, tmp_pa
     origins = tuple(
         replace(origin, licence="old", consent="given") for origin in content.exemplars.provenance
     )
-    before = replace(content, exemplars=replace(content.exemplars, origins=origins))
-    step = next_step(before, life)
-    terms = Terms(licence="new", consent="asked")
-    after = content_after(step, take_step(step, tmp_path), terms)
+    before = replace(content, exemplars=replace(content.exemplars, provenance=origins))
+    after = learned(before, life, tmp_path / "work", terms=Terms(licence="new", consent="asked"))
     told = {(origin.task < 2, origin.licence, origin.consent) for origin in after.exemplars.provenance}
     assert told == {(True, "old", "given"), (False, "new", "asked")}
 
@@ -172,8 +180,9 @@ def test_a_class_without_exemplars_needs_new_images_of_it(
     origins = content.exemplars.provenance
     rest = [row for row, origin in enumerate(origins) if origin.class_name != "class-00"]
     emptied = replace(content, exemplars=content.exemplars.take(rest))
-    with pytest.raises(EndocilError, match="holds no exemplars of class-00 any more; add images of it"):
-        take_step(next_step(emptied, life), tmp_path)
+    model = Model.from_file(emptied)
+    (problem,) = model.problems(next_step(model, life))
+    assert "holds no exemplars of class-00 any more; add images of it" in problem
     own = tuple(life.scenario.rows("train", slice(0, 1)).tolist())
-    after = learned(emptied, next_step(emptied, life, own), tmp_path / "work")
+    after = learned(emptied, life, tmp_path / "work", own)
     assert sum(origin.class_name == "class-00" for origin in after.exemplars.provenance) == QUOTA

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from endocil.runs.bundle import make_bundle
+from packed import packed
 from tiny_runs import tiny
 
 from endocil.data.splits import TEST, VALIDATION
 from endocil.datasets.synthetic.loader import write_folder
 from endocil.errors import EndocilError
 from endocil.io.files import read_csv
-from endocil.model.file import ModelFile, read_model_file, write_model_file
+from endocil.model.file import ModelFile, read_model_file
 from endocil.runs.build import images_and_scenario
 from endocil.runs.folder import RunFolder
 from endocil.runs.run import run
@@ -26,9 +26,8 @@ def test_a_bundle_knows_classes_tasks_and_images_of_its_run(tiny_content: ModelF
         mine = [row for row in rows if row["class"] == learned.name]
         assert {int(row["task"]) for row in mine} == {learned.task}
         assert sum(row["part"] == "train" for row in mine) == learned.images
-    assert tiny_content.manifest.history[0].added == {
-        learned.name: learned.images for learned in tiny_content.manifest.classes
-    }
+    added = {name: n for step in tiny_content.manifest.history for name, n in step.added.items()}
+    assert added == {learned.name: learned.images for learned in tiny_content.manifest.classes}
 
 
 def test_exemplars_are_those_of_the_runs_memory_with_their_pixels(
@@ -55,7 +54,7 @@ def test_held_out_images_were_neither_trained_on_nor_tested(tiny_content: ModelF
 
 
 def test_so_many_are_held_out_at_most_and_the_same_every_time(tiny_run: Path) -> None:
-    first, second = (make_bundle(tiny_run, held_out=2).content for _ in range(2))
+    first, second = (packed(tiny_run, held_out=2) for _ in range(2))
     assert first.held_out.provenance == second.held_out.provenance
     names = [origin.class_name for origin in first.held_out.provenance]
     assert max(names.count(name) for name in names) == 2
@@ -78,20 +77,20 @@ def test_results_have_intervals_around_them(tiny_content: ModelFile, tiny_run: P
 
 
 def test_without_exemplars_no_picture_is_inside_but_it_is_calibrated(tiny_run: Path, tmp_path: Path) -> None:
-    made = make_bundle(tiny_run, with_exemplars=False)
-    write_model_file(tmp_path / "model.endocil", made.content)
+    made = packed(tiny_run, with_exemplars=False)
+    made.save(tmp_path / "model.endocil")
     content = read_model_file(tmp_path / "model.endocil")
     assert len(content.exemplars) == len(content.held_out) == 0
     assert not content.manifest.learns
-    assert content.manifest.calibration == make_bundle(tiny_run).content.manifest.calibration
-    assert any("cannot learn on" in note for note in made.notes)
+    assert content.manifest.calibration == packed(tiny_run).file().manifest.calibration
+    assert any("cannot learn on" in note for note in made.limits())
     assert b".png" not in (tmp_path / "model.endocil").read_bytes()
 
 
-def test_without_held_out_images_it_is_said_how_to_get_them(tiny_run: Path) -> None:
-    made = make_bundle(tiny_run, held_out=0)
-    assert made.content.manifest.calibration is None
-    assert any("not calibrated" in note and "--held-out 20" in note for note in made.notes)
+def test_without_held_out_images_it_is_not_calibrated_and_says_so(tiny_run: Path) -> None:
+    model = packed(tiny_run, held_out=0)
+    assert model.file().manifest.calibration is None
+    assert any("not calibrated" in note for note in model.limits())
 
 
 def test_folders_of_the_machine_do_not_get_inside_and_need_not_be_there(tmp_path: Path) -> None:
@@ -101,25 +100,17 @@ def test_folders_of_the_machine_do_not_get_inside_and_need_not_be_there(tmp_path
     settings["data"] = {"name": "folder", "root": str(source), "size": 16}
     settings["method"] = {"name": "finetune"}
     run(settings, tmp_path / "run")
-    content = make_bundle(tmp_path / "run").content
     shutil.rmtree(source)
-    write_model_file(tmp_path / "model.endocil", content)
+    packed(tmp_path / "run").save(tmp_path / "model.endocil")
     assert b"secret-place" not in (tmp_path / "model.endocil").read_bytes()
     assert read_model_file(tmp_path / "model.endocil").manifest.settings["data"]["root"] == "images"
-    with pytest.raises(EndocilError, match=r"data\.root"):
-        make_bundle(tmp_path / "run")
 
 
-def test_a_run_that_is_not_finished_is_refused(tiny_run: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_model_is_refused(tiny_run: Path, tmp_path: Path) -> None:
     shutil.copytree(tiny_run, tmp_path / "run")
-    (tmp_path / "run" / "metrics.json").unlink()
-    with pytest.raises(EndocilError, match="is not finished; go on with 'endocil resume"):
-        make_bundle(tmp_path / "run")
-
-
-def test_other_images_than_the_runs_are_refused(tiny_run: Path, tmp_path: Path) -> None:
-    shutil.copytree(tiny_run, tmp_path / "run")
-    settings = tmp_path / "run" / "settings.toml"
-    settings.write_text(settings.read_text().replace("images = 120", "images = 121"))
-    with pytest.raises(EndocilError, match="are not those of the run"):
-        make_bundle(tmp_path / "run")
+    (tmp_path / "run" / "model.endocil").unlink()
+    with pytest.raises(EndocilError, match=r"has no model\.endocil: it is not finished"):
+        read_model_file(tmp_path / "run")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(EndocilError, match="is a folder without a model"):
+        read_model_file(tmp_path / "empty")

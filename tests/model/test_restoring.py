@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from endocil.runs.lifelong import Bundle
 from hostile import MANIFEST, PLANTED, changed, in_manifest, members_of, signed
 from life import ALL_METHODS, Life, new_method
+from packed import restored
 from pictures import make_images
 
 import endocil
@@ -20,8 +20,9 @@ from endocil.learning.features import view
 from endocil.learning.memory import no_images
 from endocil.model.file import ModelFile, read_model_file, write_model_file
 from endocil.model.manifest import LearnedClass, Manifest, Preprocessing, Step
+from endocil.model.model import Model
 from endocil.model.predictions import predict
-from endocil.model.restore import restored, settings_of
+from endocil.model.restore import model_settings
 
 NEAR = {"rtol": 1e-4, "atol": 1e-4}
 OPTIONS = {"foster": ({}, {"evaluate": "student"}, {"oofc": "az"}), "memo": ({"train_base": False},)}
@@ -65,7 +66,7 @@ def test_a_loaded_bundle_predicts_as_the_method_did(
     shown = ImageSet.of(images, torch.arange(len(images.table)))
     before = predict(life.method, shown, 7, classes=images.table.classes)
     write_model_file(tmp_path / "model.endocil", content_of(life, name, options))
-    bundle = Bundle.load(tmp_path / "model.endocil")
+    bundle = Model.load(tmp_path / "model.endocil")
     after = bundle.predict(list(images.pixels.numpy()), batch=4)
     torch.testing.assert_close(after.logits, torch.from_numpy(before.scores), **NEAR)
     assert (after.mean_probabilities is not None) == life.method.replay
@@ -108,9 +109,9 @@ def test_code_from_outside_is_refused_without_trust(
 ) -> None:
     path = with_setting(*keys, to=f"{PLANTED}:Thing")
     with pytest.raises(EndocilError, match=r"code from outside the package; it is run only with --trust"):
-        Bundle.load(path)
+        Model.load(path)
     with pytest.raises(EndocilError, match="cannot be imported"):
-        Bundle.load(path, trust=True)
+        Model.load(path, trust=True)
 
 
 def test_a_trusted_bundle_may_bring_its_own_method(
@@ -119,8 +120,7 @@ def test_a_trusted_bundle_may_bring_its_own_method(
     path = with_setting("method", "name", to="endocil.methods.icarl:ICaRL")
     picture = torch.full((20, 20, 3), 90, dtype=torch.uint8).numpy()
     logits = [
-        bundle.predict([picture]).logits
-        for bundle in (Bundle.load(path, trust=True), Bundle.load(tiny_bundle))
+        bundle.predict([picture]).logits for bundle in (Model.load(path, trust=True), Model.load(tiny_bundle))
     ]
     torch.testing.assert_close(*logits, **NEAR)
 
@@ -133,7 +133,7 @@ def test_data_and_first_weights_are_never_looked_for(with_setting: Callable[...,
     ):
         content = read_model_file(with_setting(*keys, to=value))
         assert restored(content).classifier.out_features == 5
-        assert settings_of(content).network.weights is None
+        assert model_settings(content).network.weights is None
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_weights_that_do_not_fit_are_refused_before_memory_is_taken(
     with_setting: Callable[..., Path], keys: tuple[str, ...], value: object, reason: str
 ) -> None:
     with pytest.raises(EndocilError, match=reason) as refused:
-        Bundle.load(with_setting(*keys, to=value))
+        Model.load(with_setting(*keys, to=value))
     assert "\n" not in str(refused.value)
 
 

@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from endocil.runs.lifelong import Bundle
+from packed import restored
 from sklearn.covariance import ShrunkCovariance
 
 from endocil.errors import EndocilError
 from endocil.learning.features import Seen, look
 from endocil.model.calibration import calibrate
 from endocil.model.file import ModelFile, read_model_file, write_model_file
+from endocil.model.model import Model
 from endocil.model.out_of_distribution import (
     MEANS,
     MOST_FEATURES,
@@ -22,7 +23,6 @@ from endocil.model.out_of_distribution import (
     spread_of,
     spread_of_features,
 )
-from endocil.model.restore import restored
 
 
 def features(n: int, seed: int = 0) -> torch.Tensor:
@@ -93,7 +93,7 @@ def test_a_bundle_flags_its_images_at_the_rate_it_says_and_others_by_the_same_th
     beyond = ood_scores(own, tiny_content.spread) > fitted.ood_threshold
     assert float(beyond.float().mean()) <= fitted.ood_rate
     others = 255 - tiny_content.held_out.pixels
-    said = Bundle(tiny_content, restored(tiny_content)).predict(list(others.numpy()))
+    said = Model.from_file(tiny_content).predict(list(others.numpy()))
     assert said.out_of_distribution is not None
     assert torch.equal(said.unlike, said.ood_score > fitted.ood_threshold)
 
@@ -113,7 +113,7 @@ def test_a_bundle_without_a_spread_has_the_plain_distance(tiny_content: ModelFil
     fitted = calibrate(method, tiny_content.held_out, tiny_content.classes, {})
     manifest = tiny_content.manifest.model_copy(update={"calibration": fitted})
     write_model_file(tmp_path / "old.endocil", replace(tiny_content, manifest=manifest, spread={}))
-    bundle = Bundle.load(tmp_path / "old.endocil")
+    bundle = Model.load(tmp_path / "old.endocil")
     said = bundle.predict(list(tiny_content.held_out.pixels[:5].numpy()))
     own = look(method, tiny_content.held_out.pixels[:5])
     torch.testing.assert_close(said.ood_score, ood_scores(own, {}), rtol=1e-4, atol=1e-4)

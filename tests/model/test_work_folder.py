@@ -8,9 +8,9 @@ import pytest
 from endocil import EndocilError
 from endocil.io.files import temporary_beside
 from endocil.learning.checkpoint import FILE
-from endocil.runs.learn import EVENTS, FACTS, LOCK, WHAT, WorkFolder
+from endocil.runs.learn import EVENTS, FACTS, LOCK, RECORDED, WorkFolder
 
-STEP = dict.fromkeys(WHAT, "x")
+STEP = dict.fromkeys(RECORDED, "x")
 
 
 def stopped(path: Path) -> None:

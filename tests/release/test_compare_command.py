@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from endocil.runs.lifelong import Bundle
 from PIL import Image
 
 from endocil.cli.main import main
 from endocil.datasets.synthetic import load
 from endocil.errors import EndocilError
 from endocil.model.file import ModelFile, read_model_file, write_model_file
+from endocil.model.model import Model
 from endocil.release.page import gate_page
 from endocil.release.versions import examine, read_test
 
@@ -36,7 +36,7 @@ def sorted_images(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -
     folder = tmp_path_factory.mktemp("compare") / "test"
     table = load(images=60, classes=5, imbalance=1.0, seed=77)
     pictures = [table.reader.read(image_id, 32) for image_id in table.ids]
-    bundle = Bundle.load(tiny_bundle)
+    bundle = Model.load(tiny_bundle)
     said = bundle.predict(pictures).predicted.tolist()
     for i, (picture, label) in enumerate(zip(pictures, said, strict=True)):
         place = folder / bundle.classes[label]
@@ -130,7 +130,7 @@ def test_json_is_all_that_is_printed(
     assert record["overall"]["accuracy"]["change"]["value"] == -100
     assert record["overall"]["negative_flips"]["flips"] == 60
     assert record["test"]["compared"] == 60
-    assert record["old"]["digest"] == Bundle.load(tiny_bundle).digest
+    assert record["old"]["digest"] == Model.load(tiny_bundle).digest
     page = (tmp_path / "gate.html").read_text()
     assert "<img" not in page
     assert compare(*arguments) == 1

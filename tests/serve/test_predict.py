@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from endocil.runs.lifelong import Bundle
 from PIL import Image
 from serve.conftest import Told, form, png, queued, until
 from starlette.testclient import TestClient
 from untrained import CLASSES, write_untrained
 
+from endocil.model.model import Model
 from endocil.serve.models import ask
 
 NOTICE = "Research software, not for clinical use."
@@ -25,7 +25,7 @@ def told_by(bundle: Path, picture: bytes, folder: Path) -> dict[str, float]:
     """Class to probability, by the bundle itself from a file."""
     file = folder / "picture"
     file.write_bytes(picture)
-    found = Bundle.load(bundle).predict([file])
+    found = Model.load(bundle).predict([file])
     return dict(zip(found.classes, found.probabilities[0].tolist(), strict=True))
 
 
@@ -121,7 +121,7 @@ def test_exemplars_are_those_of_the_bundle_without_where_they_come_from(
 ) -> None:
     response = client.post(f"{PREDICT}?nearest=3", files=form(pictures[0]))
     near = response.json()["images"][0]["answers"][0]["nearest"]
-    exemplars = client.service.models.get("model-1").bundle.content.exemplars
+    exemplars = client.service.models.get("model-1").bundle.exemplars
     for one in near:
         got = client.get(one["picture"])
         assert got.headers["content-type"] == "image/png"
@@ -154,7 +154,7 @@ def test_unlike_is_told_by_calibrated_bundles_only(
 def test_an_image_above_the_threshold_is_flagged(
     client: TestClient, versions: Path, pictures: list[bytes]
 ) -> None:
-    bundle = Bundle.load(versions / "v1.endocil")
+    bundle = Model.load(versions / "v1.endocil")
     said = client.post(PREDICT, files=form(*pictures)).json()["images"]
     threshold = bundle.manifest.calibration.unlike_threshold
     for image in said:

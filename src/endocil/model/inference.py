@@ -177,7 +177,9 @@ def _workers() -> int:
 def write_predicted(
     path: Path, predicted: Predicted, exemplars: KeptImages, drawn: tuple[str, ...] = ()
 ) -> None:
-    """One line for each image, unreadable ones at the end. `drawn`: the file of each image's Grad-CAM picture, where they were asked for."""
+    """A CSV file with one line for each image, unreadable ones at the end.
+
+    `drawn`: the file of each image's Grad-CAM overlay, where they were asked for."""
     shown = min(predicted.shown, len(predicted.classes))
     reasons = max((len(rows) for rows in predicted.nearest), default=0)
     header = ["image", "error", "calibrated"]

@@ -1,18 +1,16 @@
-"""The learner from Python: several calls are the tasks of a run, and what is given wrongly is said plainly."""
+"""The model from Python: several calls are the tasks of a run, and what is given wrongly is said plainly."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from endocil.runs.bundle import make_bundle
-from endocil.runs.lifelong import Bundle, LifelongLearner
 from files import settings, write_pictures
 from life import differing
 from lives import all_of
 from PIL import Image
 
-from endocil import EndocilError
+from endocil import EndocilError, Model
 from endocil.io.files import read_csv
 from endocil.model.file import read_model_file
 from endocil.runs.run import run
@@ -44,39 +42,36 @@ def test_several_calls_are_the_tasks_of_a_run_bit_for_bit(kind: str, pictures: P
         "arrays": lambda paths: np.stack([np.asarray(Image.open(path)) for path in paths]),
         "pictures": lambda paths: [Image.open(path) for path in paths],
     }[kind]
-    learner = LifelongLearner(own_settings())
+    learner = Model.create(own_settings())
     for classes in (("class-00", "class-01"), ("class-02",), ("class-03", "class-04")):
         images, labels = given(pictures, *classes)
         learner.learn(as_kind(images), labels)
     run(settings(pictures / "list.csv", [2, 1, 2]), tmp_path / "run")
-    expected = make_bundle(tmp_path / "run").content
-    found = learner.bundle.content
+    expected, found = read_model_file(tmp_path / "run"), learner.file()
     assert differing(all_of(found), all_of(expected)) == []
     assert torch.equal(found.exemplars.pixels, expected.exemplars.pixels)
-    assert learner.classes_.tolist() == list(expected.classes)
+    assert learner.classes == expected.classes
 
 
 def test_it_predicts_saves_loads_and_learns_on(pictures: Path, tmp_path: Path) -> None:
-    learner = LifelongLearner(own_settings(), name="mine")
+    learner = Model.create(own_settings(), name="mine")
     images, labels = given(pictures, "class-00", "class-01")
     learner.learn(images, labels, groups=[f"p{i % 3}" for i in range(len(images))], licence="CC0")
-    probabilities = learner.predict_proba(images)
-    assert probabilities.shape == (len(images), 2)
-    np.testing.assert_allclose(probabilities.sum(axis=1), 1.0, rtol=1e-6)
-    best = learner.classes_[probabilities.argmax(axis=1)]
-    assert learner.predict(images).tolist() == best.tolist()
+    predictions = learner.predict(images)
+    assert predictions.probabilities.shape == (len(images), 2)
+    np.testing.assert_allclose(predictions.probabilities.sum(dim=1), 1.0, rtol=1e-6)
+    best = [names[0][0] for names in predictions.top(1)]
+    assert [learner.classes[i] for i in predictions.predicted.tolist()] == best
     digest = learner.save(tmp_path / "one.endocil")
-    with pytest.raises(EndocilError, match="is there already"):
-        learner.save(tmp_path / "one.endocil")
-    again = LifelongLearner.load(tmp_path / "one.endocil", changes=["train.epochs=3"])
-    assert again.predict(images).tolist() == best.tolist()
+    again = Model.load(tmp_path / "one.endocil", changes=["train.epochs=3"])
+    assert [names[0][0] for names in again.predict(images).top(1)] == best
     again.learn(*given(pictures, "class-02"))
     again.save(tmp_path / "two.endocil")
     content = read_model_file(tmp_path / "two.endocil")
     assert content.manifest.history[-1].parent == digest
     assert content.manifest.settings["train"]["epochs"] == 3
     assert {origin.licence for origin in content.exemplars.provenance if origin.task == 0} == {"CC0"}
-    assert Bundle.load(tmp_path / "two.endocil").classes == ("class-00", "class-01", "class-02")
+    assert Model.load(tmp_path / "two.endocil").classes == ("class-00", "class-01", "class-02")
 
 
 def test_labels_groups_and_sources_may_be_arrays_of_texts(pictures: Path, tmp_path: Path) -> None:
@@ -85,7 +80,7 @@ def test_labels_groups_and_sources_may_be_arrays_of_texts(pictures: Path, tmp_pa
     sources = np.array(["a", "b"] * (len(images) // 2), dtype=object)
     values = own_settings()
     values["scenario"]["validation"] = 0.3
-    learner = LifelongLearner(values).learn(images, np.array(labels), groups=groups, sources=sources)
+    learner = Model.create(values).learn(images, np.array(labels), groups=groups, sources=sources)
     learner.save(tmp_path / "one.endocil")
     content = read_model_file(tmp_path / "one.endocil")
     told = {origin.image: (origin.group, origin.source) for origin in content.exemplars.provenance}
@@ -98,7 +93,7 @@ def test_labels_groups_and_sources_may_be_arrays_of_texts(pictures: Path, tmp_pa
 
 
 def test_what_is_given_wrongly_is_refused_plainly(pictures: Path, tmp_path: Path) -> None:
-    learner = LifelongLearner(own_settings())
+    learner = Model.create(own_settings())
     stack = np.zeros((4, 32, 32, 3), np.uint8)
     names = ["a", "a", "b", "b"]
     for images, labels, told in (
@@ -126,9 +121,25 @@ def test_what_is_given_wrongly_is_refused_plainly(pictures: Path, tmp_path: Path
         learner.learn(stack, names, groups=["p\n", "p", "p", "p"])
     with pytest.raises(EndocilError, match=r"--consent has the character U\+001B"):
         learner.learn(stack, names, consent="\x1b")
-    for ask in (learner.predict, learner.predict_proba):
-        with pytest.raises(EndocilError, match="nothing is learned yet"):
-            ask(stack)
-    with pytest.raises(EndocilError, match="nothing is learned yet"):
+    with pytest.raises(EndocilError, match="has learned nothing yet"):
+        learner.predict(list(stack))
+    with pytest.raises(EndocilError, match="has learned nothing yet"):
         learner.save(tmp_path / "none.endocil")
-    assert learner.classes_.tolist() == []
+    assert learner.classes == ()
+
+
+def test_a_step_that_is_interrupted_leaves_the_model_as_it_was(pictures: Path) -> None:
+    model = Model.create(own_settings()).learn(*given(pictures, "class-00", "class-01"))
+    before = model.file()
+
+    def interrupt(record: dict) -> None:
+        if record["event"] == "epoch":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.learn(*given(pictures, "class-02"), show=interrupt)
+    assert differing(all_of(model.file()), all_of(before)) == []
+    assert model.classes == ("class-00", "class-01")
+    assert torch.equal(model.exemplars.pixels, before.exemplars.pixels)
+    model.learn(*given(pictures, "class-02"))
+    assert model.classes == ("class-00", "class-01", "class-02")
