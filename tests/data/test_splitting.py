@@ -172,8 +172,8 @@ def test_groups_may_come_from_a_file(tmp_path: Path) -> None:
     write_csv(tmp_path / "less.csv", ("path", "group"), [(table.ids[0], "one")])
     with pytest.raises(EndocilError, match=r"no line for 2 of 3 images, first c0/0001\.jpg"):
         grouped_by_file(table, tmp_path / "less.csv")
-    write_csv(tmp_path / "odd.csv", ("file", "group"), [("a", "b")])
-    with pytest.raises(EndocilError, match="expected the columns path, group"):
+    write_csv(tmp_path / "odd.csv", ("file", "colour"), [("a", "b")])
+    with pytest.raises(EndocilError, match="columns file, colour; none is known as the group"):
         grouped_by_file(table, tmp_path / "odd.csv")
 
 

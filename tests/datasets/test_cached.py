@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from endocil.cli.data import cache
-from endocil.data.cache import Unfinished, contents, load_images
+from endocil.data.cache import UnfinishedBuild, contents, load_images
 from endocil.data.fingerprints import fingerprints
 from endocil.datasets.folder import load
 from endocil.io.archives import extract
@@ -26,7 +26,7 @@ def test_clearing_removes_what_the_package_wrote_and_nothing_else(
     table = load(root=str(tmp_path / "data"))
     load_images(table, 8)
     fingerprints(table)
-    with Unfinished(folder / f"{'a' * 64}.npy", (4, 8, 8, 3), resumable=True).appending():
+    with UnfinishedBuild(folder / f"{'a' * 64}.npy", (4, 8, 8, 3), resumable=True).appending():
         pass
     place = extract(layouts.zip_files(tmp_path / "x.zip", {"a/1.jpg": b"image"})).folder
     temporary_beside(place).mkdir()

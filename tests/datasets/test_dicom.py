@@ -251,7 +251,7 @@ def test_a_frame_that_a_file_does_not_have_is_refused_also_of_a_single_one(tmp_p
 def test_columns_of_a_list_can_be_named_as_in_csv(tmp_path: Path) -> None:
     write(tmp_path / "one.dcm", RAMP)
     (tmp_path / "list.csv").write_text("bild;befund\none.dcm;polyp\n")
-    with pytest.raises(EndocilError, match=r"name it by --set data\.path_column=NAME"):
+    with pytest.raises(EndocilError, match=r"choose one by --set data\.path_column=NAME"):
         load(file=str(tmp_path / "list.csv"))
     found = load(file=str(tmp_path / "list.csv"), path_column="bild", label_column="befund")
     assert found.ids == ("one.dcm",)

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from endocil.data.table import ImageTable, UnreadableImageError
-from endocil.datasets.synthetic.picture import (
+from endocil.datasets.synthetic.renderer import (
     CLASSES,
     IMAGES_PER_PATIENT,
     RENDERER_VERSION,
