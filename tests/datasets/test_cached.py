@@ -20,7 +20,7 @@ def test_clearing_removes_what_the_package_wrote_and_nothing_else(
     folder = tmp_path / "cache"
     monkeypatch.setenv("ENDOCIL_CACHE", str(folder))
     cache()
-    assert "in all 0 bytes" in capsys.readouterr().out
+    assert "total: 0 bytes" in capsys.readouterr().out
     (tmp_path / "data/a").mkdir(parents=True)
     Image.new("RGB", (9, 9), "red").save(tmp_path / "data/a/1.png")
     table = load(root=str(tmp_path / "data"))
@@ -47,7 +47,7 @@ def test_clearing_removes_what_the_package_wrote_and_nothing_else(
     size = sum(kept.size for kept in contents(folder))
     assert str(folder) in told
     assert place.name in told
-    assert f"in all {size:,} bytes" in told
+    assert f"total: {size:,} bytes" in told
     cache(clear=True)
     assert f"{size:,} bytes freed" in capsys.readouterr().out
     assert sorted(path for path in folder.rglob("*") if path.is_file()) == sorted(

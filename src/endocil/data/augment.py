@@ -1,7 +1,7 @@
 """Whole batches on the device: uint8 pixels in, augmented and normalised network input out.
 
 Flips, brightness and ImageNet's mean and deviation, as in PyCIL, on which the paper builds. All random numbers
-of a batch are drawn on the CPU, in a fixed order, so that every device shows the same pictures.
+of a batch are drawn on the CPU, in a fixed order, so that every device gives the same images.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ def normalise(pixels: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """Flips, brightness and (if asked for) crops, each image by its own numbers."""
+    """Flips, brightness and (optionally) crops, each image by its own numbers."""
 
     flip: float = 0.5  # probability of a mirror image
     brightness: float = 63 / 255  # PyCIL, ImageNet: a factor from 1 - this to 1 + this

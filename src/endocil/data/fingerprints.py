@@ -196,7 +196,7 @@ def _load(path: Path, table: ImageTable) -> Fingerprints | None:
 
 
 def cache_path(table: ImageTable, size: int, rules: str, folder: Path | None) -> Path:
-    """The file of what these rules measure on this table, as its files are now."""
+    """The file for the results of these rules on this table, with its files as they are now."""
     key = hashlib.sha256(f"{rules}\0{table.digest(size)}".encode()).hexdigest()
     return (folder or cache_folder()) / f"{key}.npz"
 

@@ -68,7 +68,7 @@ def cropped(table: ImageTable) -> ImageTable:
 
 
 def find_view(pixels: np.ndarray) -> Box:
-    """Where the view of the scope lies in an (H, W, 3) uint8 image; the whole image where none is found."""
+    """The box of the scope's view in an (H, W, 3) uint8 image; the whole image where none is found."""
     height, width = pixels.shape[:2]
     lit = pixels.max(axis=2) > BLACK  # (H, W)
     side = -(-max(height, width) // SQUARES)

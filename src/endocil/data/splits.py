@@ -32,7 +32,7 @@ class Split:
     notes: tuple[str, ...] = ()
 
     def telling_what_lacks_validation(self, table: ImageTable) -> "Split":
-        """With a note of the classes that have no validation image though some were wanted."""
+        """With a note of the classes that have no validation image though `validation` is set."""
         held = np.bincount(table.labels[self.part == VALIDATION], minlength=len(table.classes))
         lacking = [name for name, n in zip(table.classes, held, strict=True) if n == 0]
         note = f"no validation image, as there are too few images or groups: {', '.join(lacking)}"

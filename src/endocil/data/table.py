@@ -126,9 +126,9 @@ class ImageTable:
             )
 
 
-def _refuse_repeated(what: str, names: Sequence[str]) -> None:
+def _refuse_repeated(kind: str, names: Sequence[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise DataError(f"image table: {what} {name!r} is there more than once; each must be unique")
+            raise DataError(f"image table: {kind} {name!r} is there more than once; each must be unique")
         seen.add(name)

@@ -61,9 +61,9 @@ def load(
         listing, top, rows = read_data_list(file, root, columns, absolute_paths=absolute_paths)
         notes = list[str]()
     elif root is not None:
-        found = with_classes(find_files(root, "DICOM file", _is_dicom), class_from)
-        top = listing = found.top
-        rows, notes = [Row(path, label) for path, label in found.files], list(found.notes)
+        classified = with_classes(find_files(root, "DICOM file", _is_dicom), class_from)
+        top = listing = classified.top
+        rows, notes = [Row(path, label) for path, label in classified.files], list(classified.notes)
     else:
         raise SettingsError(
             "data.root and data.file are not set; give the folder of the DICOM files or a list"

@@ -34,22 +34,22 @@ def load_any(*, root: str, class_from: ClassFrom | None = None, groups: str | No
 
     Without `class_from`, a single folder in `root` is taken for a wrapper, and the folders that hold images are the
     classes; where no folder holds any, all images are of one class with the name of `root`."""
-    found = _find_images(root)
-    if class_from is not None or groups is not None or not found.files:
+    tree = _find_images(root)
+    if class_from is not None or groups is not None or not tree.files:
         return load(root=root, class_from=class_from or "first", groups=groups)
-    if not found.places:
-        name = found.top.resolve().name or "images"
-        return _table(found.top, [(path, name) for path in sorted(found.files)])
-    first = {place.split("/")[0] for place in found.places}
-    leaves = [place.split("/")[-1] for place in found.places]
+    if not tree.places:
+        name = tree.top.resolve().name or "images"
+        return _table(tree.top, [(path, name) for path in sorted(tree.files)])
+    first = {place.split("/")[0] for place in tree.places}
+    leaves = [place.split("/")[-1] for place in tree.places]
     wrapped = len(first) == 1 and len(set(leaves)) == len(leaves)
-    found.empty, found.folders = [], sorted(first)  # here a folder without images is not an empty class
-    images = with_classes(found, "leaf" if wrapped else "first")
+    tree.empty, tree.folders = [], sorted(first)  # here a folder without images is not an empty class
+    images = with_classes(tree, "leaf" if wrapped else "first")
     return _table(images.top, images.files, notes=images.notes)
 
 
 @dataclass
-class FoundFiles:
+class FileTree:
     """The files of a kind below a folder; paths are relative to it, with forward slashes."""
 
     top: Path
@@ -76,7 +76,7 @@ class ClassifiedFiles:
     notes: tuple[str, ...]
 
 
-def find_files(root: str, kind: str, is_of_kind: Callable[[Path], bool]) -> FoundFiles:
+def find_files(root: str, kind: str, is_of_kind: Callable[[Path], bool]) -> FileTree:
     """At any depth, also behind links to folders."""
     top = expand(root, "data.root")
     if not top.is_dir():
@@ -84,92 +84,90 @@ def find_files(root: str, kind: str, is_of_kind: Callable[[Path], bool]) -> Foun
         raise DataError(
             f"data.root = '{root}' {problem}; give the folder of the {kind}s by --set data.root=FOLDER"
         )
-    found = FoundFiles(top, kind)
-    for place in walk(found.top):
+    tree = FileTree(top, kind)
+    for place in walk(tree.top):
         here = "/".join(place.parts)
         if place.known:
-            found.repeated.append(here)
+            tree.repeated.append(here)
             continue
         names = [name for name in place.files if is_of_kind(Path(place.path, name))]
-        found.files += [f"{here}/{name}" if here else name for name in names]
-        found.others.update(file_kind(name) for name in set(place.files) - set(names))
+        tree.files += [f"{here}/{name}" if here else name for name in names]
+        tree.others.update(file_kind(name) for name in set(place.files) - set(names))
         if not here:
-            found.folders = list(place.folders)
+            tree.folders = list(place.folders)
         elif not names and not place.folders:
-            found.empty.append(here)
-    return found
+            tree.empty.append(here)
+    return tree
 
 
-def with_classes(found: FoundFiles, class_from: ClassFrom) -> ClassifiedFiles:
+def with_classes(tree: FileTree, class_from: ClassFrom) -> ClassifiedFiles:
     """Files directly in the top folder have no class and are left out."""
     if class_from not in ("first", "leaf"):
         raise SettingsError(f"data.class_from is '{class_from}'; expected 'first' or 'leaf'")
     below = ""
-    if class_from == "leaf" and found.places:  # without the folders that all class folders are in
-        common = commonpath([dirname(place) for place in found.places])
+    if class_from == "leaf" and tree.places:  # without the folders that all class folders are in
+        common = commonpath([dirname(place) for place in tree.places])
         below = f"{common}/" if common else ""
-    class_of = _classes_by_leaf(found, below) if class_from == "leaf" else _classes_by_first(found)
+    class_of = _classes_by_leaf(tree, below) if class_from == "leaf" else _classes_by_first(tree)
     files = sorted(
-        (path.removeprefix(below), class_of[dirname(path)]) for path in found.files if dirname(path)
+        (path.removeprefix(below), class_of[dirname(path)]) for path in tree.files if dirname(path)
     )
-    return ClassifiedFiles(found.top / below, below, tuple(files), _notes(found, len(files)))
+    return ClassifiedFiles(tree.top / below, below, tuple(files), _notes(tree, len(files)))
 
 
-def _classes_by_first(found: FoundFiles) -> dict[str, str]:
+def _classes_by_first(tree: FileTree) -> dict[str, str]:
     """Folder that holds files -> its class."""
-    class_of = {place: place.split("/")[0] for place in found.places}
-    if not found.folders:
-        raise DataError(
-            f"data.root {found.top} has no folders; expected one folder of {found.kind}s per class"
-        )
-    _refuse_empty(found, sorted(set(found.folders) - set(class_of.values()) - set(found.repeated)))
+    class_of = {place: place.split("/")[0] for place in tree.places}
+    if not tree.folders:
+        raise DataError(f"data.root {tree.top} has no folders; expected one folder of {tree.kind}s per class")
+    _refuse_empty(tree, sorted(set(tree.folders) - set(class_of.values()) - set(tree.repeated)))
     return class_of
 
 
-def _classes_by_leaf(found: FoundFiles, below: str) -> dict[str, str]:
-    class_of = {place: place.split("/")[-1] for place in found.places}
+def _classes_by_leaf(tree: FileTree, below: str) -> dict[str, str]:
+    class_of = {place: place.split("/")[-1] for place in tree.places}
     if not class_of:
         raise DataError(
-            f"data.root {found.top} has no folder with {found.kind}s; "
-            f"expected one folder of {found.kind}s per class"
+            f"data.root {tree.top} has no folder with {tree.kind}s; "
+            f"expected one folder of {tree.kind}s per class"
         )
-    _refuse_empty(found, [place for place in found.empty if place.startswith(below)])
+    _refuse_empty(tree, [place for place in tree.empty if place.startswith(below)])
     first: dict[str, str] = {}
     for place, name in class_of.items():
         if name in first:
             raise DataError(
-                f"the class '{name}' is there twice below {found.top}: {first[name]} and {place}; "
-                f"rename one of the folders, or move the {found.kind}s together"
+                f"the class '{name}' is there twice below {tree.top}: {first[name]} and {place}; "
+                f"rename one of the folders, or move the {tree.kind}s together"
             )
         first[name] = place
     return class_of
 
 
-def _refuse_empty(found: FoundFiles, empty: list[str]) -> None:
+def _refuse_empty(tree: FileTree, empty: list[str]) -> None:
     if empty:
         listed = ", ".join(empty[:5]) + (", ..." if len(empty) > 5 else "")
         raise DataError(
-            f"no {found.kind} in {len(empty)} class folder(s) of {found.top}: {listed}; "
-            f"put {found.kind}s there or remove the folder(s)"
+            f"no {tree.kind} in {len(empty)} class folder(s) of {tree.top}: {listed}; "
+            f"put {tree.kind}s there or remove the folder(s)"
         )
 
 
-def _notes(found: FoundFiles, n_classified: int) -> tuple[str, ...]:
+def _notes(tree: FileTree, n_classified: int) -> tuple[str, ...]:
     notes = []
-    if found.others:
-        kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(found.others.items()))
-        notes.append(f"{found.others.total()} files that are no {found.kind}s were left out: {kinds}.")
-    if len(found.files) > n_classified:
-        notes.append(f"{len(found.files) - n_classified} {found.kind}s in no class folder were left out.")
-    if found.repeated:
+    if tree.others:
+        kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(tree.others.items()))
+        notes.append(f"{tree.others.total()} files that are no {tree.kind}s were left out: {kinds}.")
+    if len(tree.files) > n_classified:
+        notes.append(f"{len(tree.files) - n_classified} {tree.kind}s in no class folder were left out.")
+    if tree.repeated:
         notes.append(
-            f"{len(found.repeated)} links to folders that are there already were left out, "
-            f"first {sorted(found.repeated)[0]}."
+            f"{len(tree.repeated)} links to folders that are there already were left out, "
+            f"first {sorted(tree.repeated)[0]}."
         )
     return tuple(notes)
 
 
-def _find_images(root: str) -> FoundFiles:
+def _find_images(root: str) -> FileTree:
     return find_files(root, "image", lambda path: is_image(path.name))
 
 

@@ -96,19 +96,19 @@ def load(
     test_labels: str | None = None,
     progress: Progress | None = None,
 ) -> ImageTable:
-    """The images at `root`; `test` is the test set where it lies elsewhere, `test_labels` its table (.xlsx)."""
-    found = find_download(FACTS, root, progress=progress)
+    """The images at `root`; `test` is the test set where it is in another place, `test_labels` its table (.xlsx)."""
+    download = find_download(FACTS, root, progress=progress)
     if test is not None:
-        _add_test_set(found, test, progress)
-    rows = [_row(entry) for entry in found.entries]
-    rows, notes = _compare_with_tables(found, rows)
-    test_rows, more = _test_rows(found, test_labels)
+        _add_test_set(download, test, progress)
+    rows = [_row(entry) for entry in download.entries]
+    rows, notes = _compare_with_tables(download, rows)
+    test_rows, more = _test_rows(download, test_labels)
     repeated = repeated_names(rows)
     if repeated:
         more.append(
             f"{len(repeated):,} file names occur more than once ({listed(repeated, 2)}): an image is known by its path."
         )
-    return table_of(found, [with_video(row, _FRAME) for row in (*rows, *test_rows)], (*notes, *more))
+    return table_of(download, [with_video(row, _FRAME) for row in (*rows, *test_rows)], (*notes, *more))
 
 
 def _row(entry: Entry) -> Row:
@@ -117,22 +117,24 @@ def _row(entry: Entry) -> Row:
     return Row("/".join((*top, entry.id)), entry.label, entry.path, entry.part, source=source.upper())
 
 
-def _add_test_set(found: Download, test: str, progress: Progress | None) -> None:
+def _add_test_set(download: Download, test: str, progress: Progress | None) -> None:
     more = find_download(FACTS, test, "data.test", progress)
-    found.unclassified += more.unclassified
-    found.labels += more.labels
-    found.others.update(more.others)
+    download.unclassified += more.unclassified
+    download.labels += more.labels
+    download.others.update(more.others)
 
 
-def _test_rows(found: Download, test_labels: str | None) -> tuple[list[Row], list[str]]:
+def _test_rows(download: Download, test_labels: str | None) -> tuple[list[Row], list[str]]:
     """Images in no class folder whose names the table of test labels knows."""
-    tables = [expand(test_labels, "data.test_labels")] if test_labels else _tables(found, "test_data.xlsx")
+    tables = [expand(test_labels, "data.test_labels")] if test_labels else _tables(download, "test_data.xlsx")
     if not tables:
-        if not found.unclassified:
+        if not download.unclassified:
             return [], []
         return [], ["Without test_data.xlsx (data.test_labels) images of the test set have no class."]
     label_of = _test_labels(tables[0])
-    images = {os.path.realpath(file.path): file for file in found.unclassified}  # root and test may overlap
+    images = {
+        os.path.realpath(file.path): file for file in download.unclassified
+    }  # root and test may overlap
     rows = [
         Row(f"test/{file.name}", label_of[file.name], file.path, "test")
         for file in images.values()
@@ -157,9 +159,9 @@ def _test_labels(path: Path) -> dict[str, str]:
     return label_of
 
 
-def _compare_with_tables(found: Download, rows: list[Row]) -> tuple[list[Row], list[str]]:
+def _compare_with_tables(download: Download, rows: list[Row]) -> tuple[list[Row], list[str]]:
     """Sources for images without a source folder, and notes on where the tables and the folders differ."""
-    tables = dict(_table_rows(found))
+    tables = dict(_table_rows(download))
     if not tables:
         return rows, []
     without_source = {"/".join((*path[:2], path[-1])): path for path in tables}
@@ -178,9 +180,9 @@ def _compare_with_tables(found: Download, rows: list[Row]) -> tuple[list[Row], l
     return rows, notes
 
 
-def _table_rows(found: Download) -> Iterator[tuple[tuple[str, ...], tuple[str, str]]]:
+def _table_rows(download: Download) -> Iterator[tuple[tuple[str, ...], tuple[str, str]]]:
     """Path from training or validation on, spelled as ids are -> (class, source)."""
-    for table in _tables(found, "training_data.xlsx", "validation_data.xlsx"):
+    for table in _tables(download, "training_data.xlsx", "validation_data.xlsx"):
         for row in read_xlsx(table):
             path = _slashes(row.get("image_path", ""))
             label = next((name for name in FACTS.classes if row.get(name) in ("1", "1.0")), "")
@@ -234,8 +236,8 @@ def _texts(rows: Iterable[Sequence[Any]]) -> Iterator[list[str]]:
             yield ["" if value is None else str(int(value) if value is True else value) for value in row]
 
 
-def _tables(found: Download, *names: str) -> list[Path]:
-    return [Path(file.path) for file in found.labels if file.name.lower() in names]
+def _tables(download: Download, *names: str) -> list[Path]:
+    return [Path(file.path) for file in download.labels if file.name.lower() in names]
 
 
 def _slashes(path: str) -> tuple[str, ...]:

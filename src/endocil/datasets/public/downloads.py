@@ -88,44 +88,48 @@ def find_download(
     facts: DataSet, root: str, setting: str = "data.root", progress: Progress | None = None
 ) -> Download:
     """All files at `root`; an archive is extracted into the cache first."""
-    found = Download(facts, root)
+    download = Download(facts, root)
     place = expand(root, setting)
     if place.is_file():
-        _add_archive(found, place, (), progress)
+        _add_archive(download, place, (), progress)
     elif place.is_dir():
-        _add_folder(found, place, progress)
+        _add_folder(download, place, progress)
     else:
         raise DataError(
             f"{setting} = '{root}' does not exist; give the folder or the archive of {facts.title} by "
             f"--set {setting}=PATH ('endocil data where {facts.name}' shows where to get it)"
         )
-    found.entries.sort(key=lambda entry: entry.id)
-    _refuse_two_copies(found)
-    return found
+    download.entries.sort(key=lambda entry: entry.id)
+    _refuse_two_copies(download)
+    return download
 
 
-def _add_archive(found: Download, archive: Path, parents: tuple[str, ...], progress: Progress | None) -> None:
+def _add_archive(
+    download: Download, archive: Path, parents: tuple[str, ...], progress: Progress | None
+) -> None:
     """Its files count as in a folder of its name: a tar.gz of one class may have no folder inside."""
     extracted = extract(archive, progress=progress)
-    found.others.update(extracted.left_out)
-    found.add(_walk(extracted.folder, (*parents, archive_stem(archive.name))))
+    download.others.update(extracted.left_out)
+    download.add(_walk(extracted.folder, (*parents, archive_stem(archive.name))))
 
 
-def _add_folder(found: Download, place: Path, progress: Progress | None) -> None:
-    facts = found.facts
+def _add_folder(download: Download, place: Path, progress: Progress | None) -> None:
+    facts = download.facts
     start = top = Path(os.path.abspath(place))
     while facts.is_inside(top.name):
         top = top.parent
     if top == start:
-        found.add(_walk(place, ()))
+        download.add(_walk(place, ()))
     else:
-        found.notes.append(f"{place} is a folder inside the data set; the whole of it was taken from {top}.")
+        download.notes.append(
+            f"{place} is a folder inside the data set; the whole of it was taken from {top}."
+        )
         for folder in sorted(path for path in top.iterdir() if path.is_dir() and facts.is_inside(path.name)):
-            found.add(_walk(folder, (folder.name,)))
-    known = {entry.label for entry in found.entries}
-    for file in found.archives:
+            download.add(_walk(folder, (folder.name,)))
+    known = {entry.label for entry in download.entries}
+    for file in download.archives:
         if _is_needed(facts, file.name, known):
-            _add_archive(found, Path(file.path), file.parts[:-1], progress)
+            _add_archive(download, Path(file.path), file.parts[:-1], progress)
 
 
 def _is_needed(facts: DataSet, archive: str, known: set[str]) -> bool:
@@ -153,14 +157,14 @@ def _entry(facts: DataSet, file: File) -> Entry | None:
     return None
 
 
-def _refuse_two_copies(found: Download) -> None:
+def _refuse_two_copies(download: Download) -> None:
     """Two copies of a class would be counted as one large one."""
     place: dict[tuple[str, str], Entry] = {}
-    for entry in found.entries:
+    for entry in download.entries:
         first = place.setdefault((entry.label, entry.part), entry)
         if first.folder != entry.folder:
             raise DataError(
-                f"the class '{entry.label}' is there twice below {found.root}: {'/'.join(first.folder)} and "
+                f"the class '{entry.label}' is there twice below {download.root}: {'/'.join(first.folder)} and "
                 f"{'/'.join(entry.folder)}; give the folder of one data set by data.root"
             )
 
@@ -208,10 +212,10 @@ def check_classes(facts: DataSet, table: ImageTable, unreadable: Iterable[str]) 
     bad = set(unreadable)
     parts = table.parts if "" not in facts.counts else ("",) * len(table)
     rows = list(zip(table.ids, table.labels.tolist(), parts, strict=True))
-    found = Counter((table.classes[label], part) for _, label, part in rows)
+    present = Counter((table.classes[label], part) for _, label, part in rows)
     broken = Counter((table.classes[label], part) for image, label, part in rows if image in bad)
     return [
-        ClassCheck(label, part, expected, found[label, part], broken[label, part])
+        ClassCheck(label, part, expected, present[label, part], broken[label, part])
         for part, counts in facts.counts.items()
         for label, expected in sorted(counts.items())
     ]
