@@ -247,7 +247,7 @@ def audit(
         bool,
         typer.Option(
             "--strict",
-            help="Exit with status 2 if the training part contains test images or their duplicates.",
+            help="Exit with status 2 if any test image leaks into the training part.",
         ),
     ] = False,
 ) -> None:
