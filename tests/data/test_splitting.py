@@ -198,7 +198,11 @@ def test_groups_may_come_from_a_pattern_on_the_file_name() -> None:
     table = ImageTable(("v1_1.jpg", "v1_2.jpg", "v2_1.jpg", "odd.jpg"), table.labels, ("c0",), NoReader(),
                        ("",) * 4, ("",) * 4)  # fmt: skip
     assert grouped_by_pattern(table, r"(\w+)_[0-9]+[.]jpg$") == ("v1", "v1", "v2", "")
-    for pattern, message in {"(": "is not a regular expression", "v": "has 0 brackets", "(zz)": "matches no image"}.items():
+    for pattern, message in {
+        "(": "is not a regular expression",
+        "v": "has 0 brackets",
+        "(zz)": "matches no image",
+    }.items():
         with pytest.raises(EndocilError, match=message):
             grouped_by_pattern(table, pattern)
 
