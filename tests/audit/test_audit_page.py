@@ -86,6 +86,6 @@ def test_the_lines_tell_rates_as_percentages(audited: tuple[ImageTable, Record])
     _, record = audited
     told = "\n".join(lines(record))
     assert "30 images in 2 classes; 1 cannot be read" in told
-    assert f"the same picture {100 * record['leaks']['exact_in_train']:.1f} %" in told
+    assert f"the same image {100 * record['leaks']['exact_in_train']:.1f} %" in told
     assert "group" not in told.splitlines()[-1]  # this data has none
     assert np.isfinite(record["sources"][0]["brightness"])

@@ -126,9 +126,9 @@ def test_sizes_and_colours_by_source() -> None:
     prints = prints_of([f"{i:04d}.png" for i in range(4)], pixels)
     prints.sizes[3] = 0
     table = table_of([0, 0, 0, 0], sources=["scope", "scope", "", "capsule"])
-    assert findings.sizes(prints) == [("64 x 64", 3), ("not told", 1)]
+    assert findings.sizes(prints) == [("64 x 64", 3), ("unknown", 1)]
     found = {entry["source"]: entry for entry in findings.colours_by_source(table, prints)}
-    assert list(found) == ["capsule", "not told", "scope"]
+    assert list(found) == ["capsule", "scope", "unknown"]
     assert (found["scope"]["images"], found["scope"]["red"], found["scope"]["blue"]) == (2, 150, 40)
     assert found["scope"]["brightness_deviation"] == pytest.approx(0.299 * 50, rel=1e-4)
     assert (found["capsule"]["brightness"], found["capsule"]["view"]) == (0, 0)

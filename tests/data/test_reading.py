@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from readers import IDS, PythonReader, ThreadReader
 
-from endocil.data.readers import read_in_chunks
-from endocil.datasets.csv import Renamed
+from endocil.data.readers import Renamed, read_in_chunks
 from endocil.errors import EndocilError
 
 

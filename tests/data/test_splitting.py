@@ -118,7 +118,7 @@ def test_a_class_in_one_group_trains_and_is_named() -> None:
     table = table_of([(0, f"p{i}") for i in range(10)] + [(1, "only")] * 6)
     split = by_group(table, **FIFTH)
     assert set(split.part[table.labels == 1]) == {TRAIN}
-    assert split.notes == ("class 'c1' is learned and not tested: it lies in one group",)
+    assert split.notes == ("class 'c1' is learned and not tested: it has one group",)
 
 
 def test_a_class_that_no_fold_reaches_is_not_said_to_lie_in_one_group() -> None:
@@ -172,8 +172,8 @@ def test_groups_may_come_from_a_file(tmp_path: Path) -> None:
     write_csv(tmp_path / "less.csv", ("path", "group"), [(table.ids[0], "one")])
     with pytest.raises(EndocilError, match=r"no line for 2 of 3 images, first c0/0001\.jpg"):
         grouped_by_file(table, tmp_path / "less.csv")
-    write_csv(tmp_path / "odd.csv", ("file", "group"), [("a", "b")])
-    with pytest.raises(EndocilError, match="expected the columns path, group"):
+    write_csv(tmp_path / "odd.csv", ("file", "colour"), [("a", "b")])
+    with pytest.raises(EndocilError, match="columns file, colour; none is known as the group"):
         grouped_by_file(table, tmp_path / "odd.csv")
 
 
@@ -198,7 +198,11 @@ def test_groups_may_come_from_a_pattern_on_the_file_name() -> None:
     table = ImageTable(("v1_1.jpg", "v1_2.jpg", "v2_1.jpg", "odd.jpg"), table.labels, ("c0",), NoReader(),
                        ("",) * 4, ("",) * 4)  # fmt: skip
     assert grouped_by_pattern(table, r"(\w+)_[0-9]+[.]jpg$") == ("v1", "v1", "v2", "")
-    for pattern, message in {"(": "is no pattern", "v": "has 0 brackets", "(zz)": "fits no image"}.items():
+    for pattern, message in {
+        "(": "is not a regular expression",
+        "v": "has 0 brackets",
+        "(zz)": "matches no image",
+    }.items():
         with pytest.raises(EndocilError, match=message):
             grouped_by_pattern(table, pattern)
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from endocil.cli.data import cache
-from endocil.data.cache import Unfinished, contents, load_images
+from endocil.data.cache import UnfinishedBuild, contents, load_images
 from endocil.data.fingerprints import fingerprints
 from endocil.datasets.folder import load
 from endocil.io.archives import extract
@@ -20,13 +20,13 @@ def test_clearing_removes_what_the_package_wrote_and_nothing_else(
     folder = tmp_path / "cache"
     monkeypatch.setenv("ENDOCIL_CACHE", str(folder))
     cache()
-    assert "in all 0 bytes" in capsys.readouterr().out
+    assert "total: 0 bytes" in capsys.readouterr().out
     (tmp_path / "data/a").mkdir(parents=True)
     Image.new("RGB", (9, 9), "red").save(tmp_path / "data/a/1.png")
     table = load(root=str(tmp_path / "data"))
     load_images(table, 8)
     fingerprints(table)
-    with Unfinished(folder / f"{'a' * 64}.npy", (4, 8, 8, 3), resumable=True).appending():
+    with UnfinishedBuild(folder / f"{'a' * 64}.npy", (4, 8, 8, 3), resumable=True).appending():
         pass
     place = extract(layouts.zip_files(tmp_path / "x.zip", {"a/1.jpg": b"image"})).folder
     temporary_beside(place).mkdir()
@@ -47,7 +47,7 @@ def test_clearing_removes_what_the_package_wrote_and_nothing_else(
     size = sum(kept.size for kept in contents(folder))
     assert str(folder) in told
     assert place.name in told
-    assert f"in all {size:,} bytes" in told
+    assert f"total: {size:,} bytes" in told
     cache(clear=True)
     assert f"{size:,} bytes freed" in capsys.readouterr().out
     assert sorted(path for path in folder.rglob("*") if path.is_file()) == sorted(

@@ -6,9 +6,9 @@ from pathlib import Path
 import layouts
 import pytest
 
-from endocil.datasets.public.capsule_vision import load
-from endocil.datasets.public.xlsx import read_xlsx
-from endocil.errors import EndocilError
+from endocil.datasets.public import capsule_vision
+from endocil.datasets.public.capsule_vision import load, read_xlsx
+from endocil.errors import DataError
 
 TRAINED = tuple(sorted(layouts.CAPSULE_VISION))
 TESTED = tuple(f"test/{name}" for name in sorted(layouts.CAPSULE_TEST))
@@ -88,7 +88,7 @@ def test_tables_and_folders_that_do_not_agree_are_said(tmp_path: Path) -> None:
     ("rows", "message"),
     [
         ([("path", "class"), ("a", "b")], "has no columns image_path and class_label"),
-        ([("image_path", "class_label"), ("a.jpg", "spleen")], "'spleen' is no class of Capsule Vision"),
+        ([("image_path", "class_label"), ("a.jpg", "spleen")], "'spleen' is not a class of Capsule Vision"),
         (
             [("image_path", "class_label"), ("a.jpg", "Polyp"), ("b/a.jpg", "Ulcer")],
             "labels a.jpg as Polyp and as Ulcer",
@@ -100,7 +100,7 @@ def test_a_table_that_labels_no_test_set_is_refused(
 ) -> None:
     root = layouts.write_capsule_vision(tmp_path / "root")
     labels = layouts.write_xlsx(tmp_path / "labels.xlsx", rows)
-    with pytest.raises(EndocilError, match=message):
+    with pytest.raises(DataError, match=message):
         load(root=str(root), test_labels=str(labels))
 
 
@@ -113,27 +113,37 @@ def test_of_a_workbook_the_first_sheet_is_read_and_empty_cells_are_empty(tmp_pat
     ]
 
 
+def sheet(rows: str) -> str:
+    return f"<worksheet {layouts.SPACE}><sheetData>{rows}</sheetData></worksheet>"
+
+
 BOMB = '<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><worksheet><sheetData/></worksheet>'
-SHEET = "xl/worksheets/sheet1.xml"
 
 
 @pytest.mark.parametrize(
-    ("parts", "message"),
+    ("text", "message"),
     [
-        ({SHEET: BOMB}, "declares a document type"),
-        ({SHEET: "<worksheet><row>"}, "cannot be read as an .xlsx table: no element found"),
-        ({SHEET: '<w><row><c r="A1" t="s"><v>7</v></c></row></w>'}, "list index out of range"),
-        ({SHEET: '<w><row><c r="ZZZ1"><v>7</v></c></row></w>'}, "a cell is called 'ZZZ1'"),
-        ({SHEET: '<w><row><c r="A1" t="s"><v>x</v></c></row></w>'}, "invalid literal"),
-        ({SHEET: "<w/>"}, "the first sheet is empty"),
-        ({"other.xml": "<w/>"}, "There is no item named"),
+        (BOMB, "declares a document type"),
+        ("<worksheet><row>", "cannot be read as an .xlsx table: no element found"),
+        (sheet('<row><c r="A1" t="s"><v>7</v></c></row>'), "list index out of range"),
+        (sheet('<row><c r="ZZZZ1"><v>7</v></c></row>'), "'ZZZZ' is not a valid column name"),
+        (sheet('<row><c r="A1" t="s"><v>x</v></c></row>'), "invalid literal"),
+        (sheet('<row r="9999999999"><c r="A1"><v>1</v></c></row>'), "more than 1,000 cells"),
+        (sheet('<row r="1"><c r="ZZZ1"><v>7</v></c></row>'), "more than 1,000 cells"),
+        (sheet("<row>" + "<c><v>7</v></c>" * 1001 + "</row>"), "more than 1,000 cells"),
+        (sheet(" " * 100_000), "is larger than 100,000 bytes"),
+        (sheet(""), "the first sheet is empty"),
+        (None, "There is no item named"),
     ],
 )
 def test_a_damaged_or_hostile_workbook_ends_in_one_line(
-    tmp_path: Path, parts: dict[str, str], message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, message: str
 ) -> None:
-    path = layouts.zip_files(tmp_path / "t.xlsx", {name: text.encode() for name, text in parts.items()})
-    with pytest.raises(EndocilError, match=message) as caught:
+    monkeypatch.setattr(capsule_vision, "MAX_CELLS", 1000)
+    monkeypatch.setattr(capsule_vision, "MAX_BYTES", 100_000)
+    parts = layouts.xlsx_parts([text]) if text else {"other.xml": "<w/>"}
+    path = layouts.zip_files(tmp_path / "t.xlsx", {name: part.encode() for name, part in parts.items()})
+    with pytest.raises(DataError, match=message) as caught:
         read_xlsx(path)
     assert "\n" not in str(caught.value)
 
@@ -144,5 +154,5 @@ def test_a_workbook_cut_anywhere_or_changed_ends_in_one_line_or_in_rows(tmp_path
     for i in range(0, len(whole), 19):
         for data in (whole[:i], whole[:i] + bytes([whole[i] ^ 0xFF]) + whole[i + 1 :]):
             path.write_bytes(data)
-            with suppress(EndocilError):  # any other error fails the test
+            with suppress(DataError):  # any other error fails the test
                 assert isinstance(read_xlsx(path), list)

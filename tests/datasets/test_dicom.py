@@ -251,7 +251,7 @@ def test_a_frame_that_a_file_does_not_have_is_refused_also_of_a_single_one(tmp_p
 def test_columns_of_a_list_can_be_named_as_in_csv(tmp_path: Path) -> None:
     write(tmp_path / "one.dcm", RAMP)
     (tmp_path / "list.csv").write_text("bild;befund\none.dcm;polyp\n")
-    with pytest.raises(EndocilError, match=r"name it by --set data\.path_column=NAME"):
+    with pytest.raises(EndocilError, match=r"choose one by --set data\.path_column=NAME"):
         load(file=str(tmp_path / "list.csv"))
     found = load(file=str(tmp_path / "list.csv"), path_column="bild", label_column="befund")
     assert found.ids == ("one.dcm",)
@@ -348,7 +348,7 @@ def test_groups_by_an_element_are_those_of_its_values(tmp_path: Path) -> None:
     assert table.groups[0] == table.groups[1] != table.groups[2]
     assert table.groups[3] == ""
     assert table.notes == ("1 images do not have PatientID and belong to no group.",)
-    with pytest.raises(EndocilError, match=r"data\.group_by is 'Patient', which is no DICOM keyword"):
+    with pytest.raises(EndocilError, match=r"data\.group_by is 'Patient', which is not a DICOM keyword"):
         load(root=str(tmp_path), group_by="Patient")
 
 

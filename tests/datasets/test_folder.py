@@ -103,7 +103,7 @@ def test_a_missing_root_is_named_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(EndocilError, match=r"none' does not exist; .*--set data.root=FOLDER"):
         load(root=str(tmp_path / "none"))
     (tmp_path / "file").write_text("")
-    with pytest.raises(EndocilError, match=r"file' is no folder"):
+    with pytest.raises(EndocilError, match=r"file' is not a folder"):
         load(root=str(tmp_path / "file"))
 
 
@@ -206,8 +206,8 @@ def test_groups_are_matched_from_root_or_from_the_class_folders(
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("image,patient\na,1\n", "has the columns image, patient; expected path, group"),
-        ("path,group\n", "has no line for 4 of 4 images"),
+        ("image,colour\na,1\n", "has the columns image, colour; none is known as the group"),
+        ("path,group\n", "lists no images"),
         (GROUPS.rsplit("\n", 2)[0], "has no line for 1 of 4 images, first upper-gi-tract/.*/z-line/d.jpg"),
         (GROUPS + f"{HYPER_KVASIR[0]},7\n", "cecum/b.jpg into two groups: 0, 7"),
     ],

@@ -97,7 +97,7 @@ def test_of_two_official_splits_the_user_chooses(tmp_path: Path) -> None:
     ("lines", "message"),
     [
         (["name,class", "a,b"], "has no column class-name, file-name, split-index"),
-        (["file-name;class-name;split-index", "a.jpg;spleen;0"], "'spleen' is no class of Hyper-Kvasir"),
+        (["file-name;class-name;split-index", "a.jpg;spleen;0"], "'spleen' is not a class of Hyper-Kvasir"),
         (
             ["file-name;class-name;split-index", "a.jpg;polyp"],
             "line 2: expected the fields file-name,class-name",

@@ -127,7 +127,7 @@ def test_a_folder_that_is_no_download_is_refused(tmp_path: Path, list_file: Path
     (tmp_path / "empty").mkdir()
     with pytest.raises(EndocilError, match="no folder lower-gi-tract or upper-gi-tract in or around"):
         rebuild(list_file, tmp_path / "empty", tmp_path / "out")
-    with pytest.raises(EndocilError, match="is no folder"):
+    with pytest.raises(EndocilError, match="is not a folder"):
         rebuild(list_file, tmp_path / "none", tmp_path / "out")
     (tmp_path / "empty" / "lower-gi-tract").mkdir()
     with pytest.raises(EndocilError, match="none of the 2 images"):

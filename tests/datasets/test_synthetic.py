@@ -25,7 +25,7 @@ from endocil.datasets.synthetic import (
     write_folder,
 )
 from endocil.datasets.synthetic.loader import BY_FREQUENCY, long_tailed_counts
-from endocil.datasets.synthetic.picture import IMAGES_PER_PATIENT, device_of
+from endocil.datasets.synthetic.renderer import IMAGES_PER_PATIENT, device_of
 from endocil.errors import EndocilError
 
 SOME = [("polyp", 0), ("stool", 17), ("z-line", 5)]
@@ -175,7 +175,7 @@ def test_the_fingerprint_changes_with_the_seed_and_the_ids(monkeypatch: pytest.M
     assert first == SyntheticReader(0).fingerprint(ids)
     assert first != SyntheticReader(1).fingerprint(ids)
     assert first != SyntheticReader(0).fingerprint(("polyp/00001.png",))
-    monkeypatch.setattr("endocil.datasets.synthetic.picture.RENDERER_VERSION", 10_000)
+    monkeypatch.setattr("endocil.datasets.synthetic.loader.RENDERER_VERSION", 10_000)
     assert first != SyntheticReader(0).fingerprint(ids)
 
 

@@ -149,7 +149,7 @@ def test_an_image_with_two_labels_is_refused_or_kept_as_two(root: Path, tmp_path
         ("path,label\n/etc/passwd,polyp\n", "absolute path; .*absolute_paths"),
         ("path,label\nC:\\x.png,polyp\n", "absolute path"),
         ("path,label\n\\\\server\\share\\x.png,polyp\n", "absolute path"),
-        ("path,label\na\0b,polyp\n", "no text in UTF-8"),
+        ("path,label\na\0b,polyp\n", "not UTF-8 text"),
         (
             f"path,label,frame\na/1.png,polyp,{'9' * 5000}\n",
             "line 2: the frame is '9{40}...'; .*at most 9 digits",
@@ -166,9 +166,9 @@ def test_a_list_that_cannot_be_trusted_is_refused(root: Path, text: str, words: 
 
 def test_a_list_in_another_encoding_is_refused_by_its_line(root: Path) -> None:
     text = "path,label\na/1.png,cecum\na/2.png,pólyp\n"
-    with pytest.raises(EndocilError, match=r"list\.csv, line 3: is no text in UTF-8; save the file as UTF-8"):
+    with pytest.raises(EndocilError, match=r"list\.csv, line 3: is not UTF-8 text; save the file as UTF-8"):
         load(file=listing(root, text, "cp1252"))
-    with pytest.raises(EndocilError, match="no text in UTF-8"):
+    with pytest.raises(EndocilError, match="not UTF-8 text"):
         load(file=listing(root, text, "utf-16"))
     assert load(file=listing(root, text)).classes == ("cecum", "pólyp")
 

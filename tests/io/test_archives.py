@@ -16,7 +16,6 @@ import pytest
 
 from endocil.errors import EndocilError
 from endocil.io import archives
-from endocil.io import archives as extraction
 from endocil.io.archives import RECORD, Limits, extract
 from endocil.io.files import temporary_beside
 
@@ -245,7 +244,7 @@ def test_what_is_hostile_or_damaged_is_refused(
 ) -> None:
     (tmp_path / "in").mkdir()
     archive = make(tmp_path / "in" / "x.zip")
-    limits = Limits(members=20, ratio=10, any_ratio=100_000)
+    limits = Limits(files=20, ratio=10, any_ratio=100_000)
     with pytest.raises(EndocilError, match=message) as caught:
         extract(archive, tmp_path / "in" / "target", limits=limits)
     assert "\n" not in str(caught.value)
@@ -260,7 +259,7 @@ def test_the_sum_of_all_files_is_limited(tmp_path: Path) -> None:
 
 def test_disk_space_is_checked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = layouts.zip_files(tmp_path / "x.zip", {"a.jpg": JPG})
-    monkeypatch.setattr(extraction, "free_bytes", lambda folder: 3)
+    monkeypatch.setattr(archives, "free_bytes", lambda folder: 3)
     with pytest.raises(
         EndocilError, match=r"needs \d+ bytes, but 3 are free in .*; free some space, or set ENDOCIL"
     ):
@@ -286,7 +285,7 @@ def test_a_second_process_waits_for_the_first_and_takes_its_folder(tmp_path: Pat
     archive = layouts.zip_files(tmp_path / "x.zip", {"a/1.jpg": JPG})
     done: list[Path] = []
     second = threading.Thread(target=lambda: done.append(extract(archive, tmp_path / "target").folder))
-    with archives._alone(archive) as alone:
+    with archives._locked(archive) as (_, alone):
         assert alone
         second.start()
         second.join(0.3)

@@ -56,7 +56,11 @@ def test_a_list_names_files_from_its_own_folder(folder: Path, header: str) -> No
 
 @pytest.mark.parametrize(
     ("text", "reason"),
-    [("label\nx", "no column of paths"), ("path,label\na.png", "line 2"), ("", "no column of paths")],
+    [
+        ("label\nx", "none is known as the path .*renaming it"),
+        ("path,label\na.png", "line 2"),
+        ("", "none is known as the path"),
+    ],
 )
 def test_a_list_that_cannot_be_read_is_refused(folder: Path, text: str, reason: str) -> None:
     (folder / "list.csv").write_text(text)

@@ -234,7 +234,7 @@ def test_groups_are_those_that_are_asked_for(bundle: Path, pictures: Path, tmp_p
     assert all(name.startswith("patient") for name in patients)
     assert groups(pictures / "from-4.csv", "(class)-")[0] == {"class"}
     assert any("--groups FILE.csv" in note for note in groups(new, None, "mine.csv")[1])
-    with pytest.raises(EndocilError, match="fits no image"):
+    with pytest.raises(EndocilError, match="matches no image"):
         groups(new, "(nothing)")
 
 

@@ -1,4 +1,4 @@
-"""endocil data synth, sheet, subset and cache."""
+"""endocil data: public data sets (where, check, subset), audit, synthetic images (synth, sheet), and the cache."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from endocil.cli.common import Overrides, console, say
-from endocil.errors import EndocilError
+from endocil.errors import DataError, EndocilError, SettingsError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 
 def synth(
-    folder: Annotated[Path, typer.Argument(help="Where to write the images; must be new or empty.")],
-    images: Annotated[int, typer.Option(help="How many images.")] = 2000,
+    folder: Annotated[Path, typer.Argument(help="The folder to write; it must be new or empty.")],
+    images: Annotated[int, typer.Option(help="Number of images.")] = 2000,
     size: Annotated[int, typer.Option(help="Width and height in pixels.", min=16)] = 128,
-    seed: Annotated[int, typer.Option(help="Another seed, other images.")] = 0,
-    imbalance: Annotated[float, typer.Option(help="Largest class over smallest.")] = 10.0,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    imbalance: Annotated[
+        float, typer.Option(help="Size of the largest class divided by that of the smallest.")
+    ] = 10.0,
 ) -> None:
-    """Write synthetic endoscopy as a folder of PNG files, one sub-folder per class."""
+    """Write synthetic endoscopic images as PNG files, in one folder per class."""
     from endocil.datasets.synthetic import write_folder
     from endocil.io.terminal import plain_progress
 
@@ -41,26 +43,29 @@ def synth(
 
 
 def subset(
-    listing: Annotated[Path, typer.Argument(metavar="LIST", help="experiments/hyper-kvasir-part.csv")],
-    root: Annotated[Path, typer.Argument(help="The official Hyper-Kvasir labelled images.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="Where to write the subset; must be new.")],
+    listing: Annotated[
+        Path,
+        typer.Argument(metavar="LIST", help="The list of the subset: experiments/hyper-kvasir-part.csv."),
+    ],
+    root: Annotated[Path, typer.Argument(help="The folder of the official Hyper-Kvasir labelled images.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder to write; it must be new.")],
 ) -> None:
-    """Rebuild the listed subset from an official download, so that its numbers can be repeated."""
+    """Rebuild a subset of Hyper-Kvasir from the official download, to repeat results on it."""
     from endocil.datasets.public.subset import rebuild
     from endocil.io.terminal import plain_progress
 
     report = rebuild(listing, root, output, progress=plain_progress(console(), "images"))
     say(str(report))
     if report.missing or report.differ:
-        raise EndocilError(f"the subset in {output} is not complete: numbers on it cannot be compared")
+        raise DataError(f"the subset in {output} is not complete: results on it cannot be compared")
 
 
 def cache(
     clear: Annotated[
-        bool, typer.Option("--clear", help="Remove all of it; not while a run reads its images.")
+        bool, typer.Option("--clear", help="Delete everything in the cache. Do not use it during a run.")
     ] = False,
 ) -> None:
-    """Tell where decoded images and extracted archives are kept and how large they are; or remove them."""
+    """Show the cache of decoded images and extracted archives, or delete it."""
     from collections import Counter
 
     from endocil.data.cache import clear as remove
@@ -68,28 +73,28 @@ def cache(
     from endocil.io.files import cache_folder
 
     folder = cache_folder()
-    say(f"{folder} (set ENDOCIL_CACHE for another one)")
-    kept = contents(folder)
-    number, size = Counter(one.kind for one in kept), Counter[str]()
-    for one in kept:
-        size[one.kind] += one.size
-        if one.path.is_dir():
-            say(f"  {one.path.name}: {one.size:,} bytes")
+    say(f"{folder} (to use another folder, set ENDOCIL_CACHE)")
+    entries = contents(folder)
+    number, size = Counter(entry.kind for entry in entries), Counter[str]()
+    for entry in entries:
+        size[entry.kind] += entry.size
+        if entry.path.is_dir():
+            say(f"  {entry.path.name}: {entry.size:,} bytes")
     for kind, n in sorted(number.items()):
         say(f"{kind}: {n:,}, {size[kind]:,} bytes")
     if clear:
-        say(f"{remove(folder):,} bytes freed; what is needed again is made again")
+        say(f"{remove(folder):,} bytes freed")
     else:
-        say(f"in all {size.total():,} bytes")
+        say(f"total: {size.total():,} bytes")
 
 
 def sheet(
-    file: Annotated[Path, typer.Argument(help="The picture to write, .jpg or .png.")],
-    size: Annotated[int, typer.Option(help="Width and height of an image in pixels.", min=16)] = 80,
-    per_class: Annotated[int, typer.Option(help="Images of each class.", min=1)] = 9,
-    seed: Annotated[int, typer.Option(help="Another seed, other images.")] = 0,
+    file: Annotated[Path, typer.Argument(help="The image file to write, .jpg or .png.")],
+    size: Annotated[int, typer.Option(help="Width and height of each image in pixels.", min=16)] = 80,
+    per_class: Annotated[int, typer.Option(help="Number of images per class.", min=1)] = 9,
+    seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
 ) -> None:
-    """Draw a contact sheet of synthetic endoscopy: a row for each class, from all devices."""
+    """Draw a contact sheet of synthetic endoscopic images: one row per class, with images of all devices."""
     from io import BytesIO
 
     from endocil.datasets.synthetic import contact_sheet
@@ -97,14 +102,14 @@ def sheet(
 
     kinds = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG"}
     if file.suffix.lower() not in kinds:
-        raise EndocilError(f"{file} is no picture's name; expected one that ends in .jpg or .png")
+        raise SettingsError(
+            f"{file} is not the name of an image file; expected one that ends in .jpg or .png"
+        )
     drawn = BytesIO()
     contact_sheet(seed, size, per_class).save(drawn, kinds[file.suffix.lower()], quality=85)
     write_atomically(file, drawn.getvalue())
     say(f"{file}: {len(drawn.getvalue()):,} bytes")
 
-
-# endocil data where and check: the public data sets.
 
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="hyper-kvasir, gastrovision, kvasir-capsule or capsule-vision.")
@@ -112,7 +117,7 @@ Name = Annotated[
 
 
 def where(name: Name) -> None:
-    """Tell where to get a public data set, its terms, how to place it, and the tasks that its presets make of it."""
+    """Show where to get a public data set, its terms, where to put it, and the tasks of its presets."""
     from endocil.datasets.public.catalogue import as_published, describe, find
 
     facts = find(name)
@@ -123,22 +128,23 @@ def where(name: Name) -> None:
 
 def check(
     name: Name,
-    root: Annotated[Path, typer.Argument(help="The folder or the archive of the download.")],
+    root: Annotated[Path, typer.Argument(help="The downloaded folder or archive.")],
     changes: Annotated[
         list[str] | None,
-        typer.Option(
-            "--set", metavar="KEY=VALUE", help="Another option of the data set, e.g. data.test=FOLDER."
-        ),
+        typer.Option("--set", metavar="KEY=VALUE", help="An option of the data set, e.g. data.test=FOLDER."),
     ] = None,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Look at the headers of the images alone; misses files that are cut."),
+        typer.Option(
+            "--quick", help="Read only the headers of the images; truncated files are not detected."
+        ),
     ] = False,
 ) -> None:
-    """Compare a download with what was published; an archive is extracted into the cache."""
+    """Check that a download is complete: compare it with the published numbers of images, and decode every image."""
     from endocil.datasets import load_table
     from endocil.datasets.public.catalogue import find
     from endocil.datasets.public.downloads import check_archive, check_classes, find_unreadable
+    from endocil.io.archives import extract
     from endocil.io.terminal import plain_progress
     from endocil.settings.settings import load_settings
 
@@ -147,9 +153,10 @@ def check(
     if root.is_file():
         verdict, damaged = check_archive(facts, root, plain_progress(console(), "bytes of the archive"))
         say(verdict)
-        _extract(root)
+        extracted = extract(root, progress=plain_progress(console(), "bytes extracted"))
+        say(f"{extracted.files:,} files in {extracted.folder}")
     table = load_table(name, options, plain_progress(console(), "bytes extracted"))
-    unreadable = find_unreadable(table, plain_progress(console(), "images looked at"), quick=quick)
+    unreadable = find_unreadable(table, plain_progress(console(), "images checked"), quick=quick)
     rows = check_classes(facts, table, unreadable)
     say(_class_table(rows))
     for note in table.notes:
@@ -160,21 +167,12 @@ def check(
         say(f"\n{_task_table(preset, table)}")
     short = sum(row.verdict != "complete" for row in rows)
     if short or damaged:
-        raise EndocilError(
+        raise DataError(
             f"{root} is not the published {facts.title}: {short} of {len(rows)} classes differ"
             f"{', and the archive is damaged' if damaged else ''}; see the table, or download it again"
         )
-    looked = "; their headers alone were looked at" if quick else ", all of them decoded"
-    say(f"{root}: complete, {len(table):,} images{looked}")
-
-
-def _extract(archive: Path) -> None:
-    """Here with progress; the loader then finds the images in the cache."""
-    from endocil.io.archives import extract
-    from endocil.io.terminal import plain_progress
-
-    extracted = extract(archive, progress=plain_progress(console(), "bytes extracted"))
-    say(f"{extracted.files:,} files in {extracted.folder}")
+    extent = "; only their headers were read" if quick else ", all of them decoded"
+    say(f"{root}: complete, {len(table):,} images{extent}")
 
 
 def _class_table(rows: list["ClassCheck"]) -> str:
@@ -186,17 +184,17 @@ def _class_table(rows: list["ClassCheck"]) -> str:
 
 
 def _task_table(preset: str, table: "ImageTable") -> str:
-    """The tasks of a preset with their training and test images: Table 1 of the paper, where the data is whole."""
+    """The tasks of a preset with their training and test images: Table 1 of the paper, where the data is complete."""
     from endocil.data.scenario import keep_classes
     from endocil.data.splits import TEST, TRAIN
     from endocil.runs.build import scenario_of
     from endocil.settings.settings import load_settings
 
     settings = load_settings(preset)
-    chosen = settings.scenario
+    rules = settings.scenario
     try:
         kept = keep_classes(
-            table, minimum=chosen.minimum, leave_out=chosen.leave_out, order=chosen.order, seed=settings.seed
+            table, minimum=rules.minimum, leave_out=rules.leave_out, order=rules.order, seed=settings.seed
         )
         scenario = scenario_of(kept, settings)
     except EndocilError as error:
@@ -223,46 +221,51 @@ def _aligned(lines: list[tuple[str, ...]] | list[tuple[str, str, str, str, str]]
     )
 
 
-# endocil data audit.
-
-
 def audit(
     source: Annotated[
-        str, typer.Argument(metavar="SETTINGS", help="A preset, a TOML file, or a folder of images.")
+        str,
+        typer.Argument(metavar="SETTINGS", help="A preset, a settings file (TOML), or a folder of images."),
     ],
     changes: Overrides = None,
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="The page to write; a JSON file is written beside it.")
+        Path, typer.Option("-o", "--output", help="The HTML page to write; a JSON file is written beside it.")
     ] = Path("audit.html"),
     groups: Annotated[
         Path | None,
         typer.Option(
             "--groups",
-            help='Write the groups of near duplicates (path, group), for scenario.groups = "FILE.csv".',
+            help='Write the groups of near duplicates as a CSV file, for scenario.groups = "FILE.csv".',
         ),
     ] = None,
     pictures: Annotated[
-        bool, typer.Option("--pictures/--no-pictures", help="Show pictures; they are images of patients.")
+        bool,
+        typer.Option(
+            "--pictures/--no-pictures", help="Show images on the page. They are images of patients."
+        ),
     ] = True,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit with status 2 when test images are known in train.")
+        bool,
+        typer.Option(
+            "--strict",
+            help="Exit with status 2 if any test image leaks into the training part.",
+        ),
     ] = False,
 ) -> None:
-    """Look for unreadable files, duplicates, and what leaks from train to test."""
+    """Find unreadable files, duplicates, and test images that leak into the training part."""
     from endocil.audit.findings import leaks_exist
 
-    settings = _settings(source, changes)
+    settings = _audit_settings(source, changes)
     split = not Path(source).is_dir()
-    table, record = _audited(Path(source).resolve().stem, settings, split)
-    _write(record, table, output, pictures)
+    table, record = _audit(Path(source).resolve().stem, settings, split)
+    _write_page(record, table, output, pictures)
     if groups is not None:
         _write_groups(settings, groups)
     if strict and leaks_exist(record):
         raise typer.Exit(2)
 
 
-def _settings(source: str, changes: list[str] | None) -> "Settings":
-    """Of a run, or of a folder of images; only the first have tasks and a split."""
+def _audit_settings(source: str, changes: list[str] | None) -> "Settings":
+    """Of a preset or a settings file, or of a folder of images, which has no tasks and no split."""
     from endocil.learning.build import complete
     from endocil.settings.settings import load_settings
 
@@ -272,8 +275,8 @@ def _settings(source: str, changes: list[str] | None) -> "Settings":
     return complete(load_settings(source, changes or ()))
 
 
-def _audited(title: str, settings: "Settings", split: bool) -> "tuple[ImageTable, Record]":
-    """The readable images of the kept classes, and what is found among them."""
+def _audit(title: str, settings: "Settings", split: bool) -> "tuple[ImageTable, Record]":
+    """The readable images of the kept classes, and the findings among them."""
     from dataclasses import replace
 
     from endocil.audit.findings import summary
@@ -284,37 +287,35 @@ def _audited(title: str, settings: "Settings", split: bool) -> "tuple[ImageTable
 
     screen = console()
     whole = kept_table(settings, plain_progress(screen, "finding images"))
-    found = fingerprints(whole, progress=plain_progress(screen, "looking at images"))
-    rows = _usable(whole, found, settings.scenario.minimum)
-    table, prints = whole.take(rows), found.take(rows)
+    all_prints = fingerprints(whole, progress=plain_progress(screen, "reading images"))
+    rows = _usable_rows(whole, all_prints, settings.scenario.minimum)
+    table, prints = whole.take(rows), all_prints.take(rows)
     table = table.keep_classes([whole.classes[label] for label in sorted(set(table.labels.tolist()))])
     near = near_duplicates_of(table, prints, progress=plain_progress(screen, "comparing images, blocks"))
     if len(table.classes) == 1:
-        table = replace(table, notes=(*table.notes, _one_class(table, split)))
+        way_out = (
+            "" if split else "; to use the folders that hold images as classes: --set data.class_from=leaf"
+        )
+        table = replace(
+            table, notes=(*table.notes, f"All images are of one class, {table.classes[0]}{way_out}.")
+        )
     scenario = scenario_of(table, settings) if split else None
-    return table, summary(title, table, prints, near, scenario, found.unreadable)
+    return table, summary(title, table, prints, near, scenario, all_prints.unreadable)
 
 
-def _one_class(table: "ImageTable", split: bool) -> str:
-    way_out = "" if split else "; --set data.class_from=leaf takes the folders that hold images for classes"
-    return f"All images are of one class, {table.classes[0]}{way_out}."
-
-
-def _usable(table: "ImageTable", prints: "Fingerprints", minimum: int) -> "np.ndarray":
+def _usable_rows(table: "ImageTable", prints: "Fingerprints", minimum: int) -> "np.ndarray":
     """Readable rows of classes that are large enough without the others, as a run would take them."""
     import numpy as np
-
-    from endocil.errors import EndocilError
 
     counts = np.bincount(table.labels[prints.readable], minlength=len(table.classes))
     rows = np.flatnonzero(prints.readable & (counts >= max(1, minimum))[table.labels])
     if not len(rows):
         name, reason = prints.unreadable[0]
-        raise EndocilError(f"none of {len(table):,} images can be read; {name}: {reason}")
+        raise DataError(f"none of {len(table):,} images can be read; {name}: {reason}")
     return rows
 
 
-def _write(record: "Record", table: "ImageTable", output: Path, pictures: bool) -> None:
+def _write_page(record: "Record", table: "ImageTable", output: Path, pictures: bool) -> None:
     from endocil.audit.findings import lines
     from endocil.audit.page import page, pictures_of
     from endocil.io.files import write_atomically, write_json
@@ -327,13 +328,13 @@ def _write(record: "Record", table: "ImageTable", output: Path, pictures: bool) 
 
 
 def _write_groups(settings: "Settings", path: Path) -> None:
-    """All images of the data get a line, those of classes left out too: other settings may keep them."""
+    """One line for every image of the data, also of classes left out: other settings may keep them."""
     from endocil.data.near_duplicates import near_duplicate_groups
     from endocil.datasets import load_table
     from endocil.io.files import write_csv
     from endocil.io.terminal import plain_progress
 
-    progress = plain_progress(console(), "looking at all images")
+    progress = plain_progress(console(), "reading all images")
     table = load_table(settings.data.name, settings.data.options, progress)
     names = near_duplicate_groups(table, progress=progress)
     write_csv(path, ("path", "group"), zip(table.ids, names, strict=True))

@@ -29,7 +29,7 @@ def add(
 
 def _content_of_run(run: Path) -> str | None:
     """A digest of the images that a run has learned, where they are here and still those of its split."""
-    from endocil.data.content import content, rows_of
+    from endocil.data.digest import image_rows, scenario_digest
     from endocil.io.files import read_csv
     from endocil.runs.build import kept_table, scenario_of
     from endocil.runs.folder import RunFolder
@@ -38,7 +38,7 @@ def _content_of_run(run: Path) -> str | None:
         settings = RunFolder(run).settings()
         scenario = scenario_of(kept_table(settings), settings)
         learned = [(row["image"], row["class"], row["part"]) for row in read_csv(run / "split.csv")]
-        return content(scenario) if learned == rows_of(scenario) else None
+        return scenario_digest(scenario) if learned == image_rows(scenario) else None
     except (EndocilError, OSError):  # a run of another machine, whose data is not here
         return None
 

@@ -56,7 +56,7 @@ def in_ledger(settings: "Settings", into: Path) -> Path | None:
 
 
 def _refuse_other_images(entry: Path, settings: "Settings") -> None:
-    from endocil.data.content import content
+    from endocil.data.digest import scenario_digest
     from endocil.reports.ledger import refuse_other_images
     from endocil.runs.build import kept_table, scenario_of
 
@@ -64,7 +64,7 @@ def _refuse_other_images(entry: Path, settings: "Settings") -> None:
     counts = dict(zip(table.classes, table.counts().tolist(), strict=True))
     where = settings.data.options.get("root", settings.data.name)
     refuse_other_images(
-        entry, counts, lambda: content(scenario_of(table, settings)), where=f"a run on {where}"
+        entry, counts, lambda: scenario_digest(scenario_of(table, settings)), where=f"a run on {where}"
     )
 
 

@@ -1,7 +1,7 @@
 """Whole batches on the device: uint8 pixels in, augmented and normalised network input out.
 
 Flips, brightness and ImageNet's mean and deviation, as in PyCIL, on which the paper builds. All random numbers
-of a batch are drawn on the CPU, in a fixed order, so that every device shows the same pictures.
+of a batch are drawn on the CPU, in a fixed order, so that every device gives the same images.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from math import log
 import torch
 from torch import Tensor
 
-from endocil.errors import EndocilError
+from endocil.errors import SettingsError
 
 MEAN = (0.485, 0.456, 0.406)  # of ImageNet, as torchvision's
 DEVIATION = (0.229, 0.224, 0.225)
@@ -25,7 +25,7 @@ def normalise(pixels: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """Flips, brightness and (if asked for) crops, each image by its own numbers."""
+    """Flips, brightness and (optionally) crops, each image by its own numbers."""
 
     flip: float = 0.5  # probability of a mirror image
     brightness: float = 63 / 255  # PyCIL, ImageNet: a factor from 1 - this to 1 + this
@@ -34,11 +34,11 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         if not 0 <= self.flip <= 1:
-            raise EndocilError(f"augmentation: flip is {self.flip}; expected a probability from 0 to 1")
+            raise SettingsError(f"augmentation: flip is {self.flip}; expected a probability from 0 to 1")
         if self.brightness < 0:
-            raise EndocilError(f"augmentation: brightness is {self.brightness}; expected 0 (off) or more")
+            raise SettingsError(f"augmentation: brightness is {self.brightness}; expected 0 (off) or more")
         if not 0 < self.crop_scale[0] <= self.crop_scale[1] <= 1:
-            raise EndocilError(
+            raise SettingsError(
                 f"augmentation: crop_scale is {self.crop_scale}; expected 0 < smallest <= largest <= 1"
             )
 
@@ -50,15 +50,15 @@ class Augmentation:
         `start`, `of`: these images are a share, from `start` on, of a batch of `of` images. Numbers are drawn for
         the whole batch, so that an image looks the same whoever prepares it."""
         n, device, whole = len(pixels), pixels.device, of or len(pixels)
-        mine = slice(start, start + n)
-        flipped = torch.rand(whole, generator=generator)[mine] < self.flip  # (B,)
+        piece = slice(start, start + n)
+        flipped = torch.rand(whole, generator=generator)[piece] < self.flip  # (B,)
         low = max(0.0, 1 - self.brightness)
-        factors = low + (1 + self.brightness - low) * torch.rand(whole, generator=generator)[mine]  # (B,)
+        factors = low + (1 + self.brightness - low) * torch.rand(whole, generator=generator)[piece]  # (B,)
         values = _flip(pixels, flipped.to(device)).to(torch.float32)  # (B, H, W, 3)
         values.flatten(1).mul_(factors.to(device)[:, None]).clamp_(max=255.0)
         if self.crop:
             height, width = pixels.shape[1:3]
-            values = _crop(values, draw_crops(whole, height, width, self.crop_scale, generator)[mine])
+            values = _crop(values, draw_crops(whole, height, width, self.crop_scale, generator)[piece])
         return _normalise_in_place(values)
 
 

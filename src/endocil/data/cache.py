@@ -1,7 +1,8 @@
-"""Pixels on their way into the cache: chunks appended to one file, each vouched for by a line in a second one.
+"""The image cache: every image is decoded once, into one memory-mapped .npy file of uint8 pixels.
 
-A build that was killed goes on behind the last chunk whose checksum is right, whatever a crash or a power cut
-left behind it.
+The file is named by a digest of the table and the size. While it is built, chunks of pixels are appended to one file
+and described, with a checksum, by lines of a second one: a build that was killed continues after the last chunk whose
+checksum is right, whatever a crash or a power cut left behind it.
 """
 
 import io
@@ -12,7 +13,7 @@ import shutil
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -21,13 +22,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from endocil.data.readers import PAGE, GrowingFile, read_in_chunks
+from endocil.data.readers import read_in_chunks
 from endocil.data.table import ImageTable
-from endocil.errors import EndocilError
+from endocil.errors import DataError, ResourceError
 from endocil.io.files import (
     ENCODING,
     ENCODING_ERRORS,
     cache_folder,
+    flush,
     free_bytes,
     replacing,
     temporary_beside,
@@ -35,103 +37,8 @@ from endocil.io.files import (
 )
 from endocil.io.locks import lock
 
-Shape = tuple[int, int, int, int]  # images, height, width, channels
-
-
-class Unfinished:
-    """The two files of a build, and how far it has come."""
-
-    def __init__(self, target: Path, shape: Shape, *, resumable: bool) -> None:
-        """Without `resumable` the files have names of their own and go when the build ends, well or not."""
-        beside = target.with_name(f".{target.name}") if resumable else temporary_beside(target)
-        self.pixels, self.lines = (beside.with_name(f"{beside.name}.{kind}") for kind in ("part", "jsonl"))
-        self.resumable = resumable
-        self.header = _header(shape)
-        self.bytes_each = prod(shape[1:])  # of an image
-        self.done = 0  # images
-        self.unreadable: list[tuple[str, str]] = []
-        self._sound_lines = 0  # bytes
-        with suppress(OSError, ValueError, KeyError, TypeError):  # then the rest is read again
-            self._find()
-
-    def _find(self) -> None:
-        """Count the chunks that are there as they were written."""
-        with open(self.pixels, "rb") as pixels, open(self.lines, "rb") as lines:
-            if pixels.read(len(self.header)) != self.header:
-                return
-            for line in lines:
-                said = json.loads(line.decode(ENCODING, ENCODING_ERRORS))
-                chunk = pixels.read(said["images"] * self.bytes_each)
-                whole = line.endswith(b"\n") and len(chunk) == said["images"] * self.bytes_each
-                if not whole or _checksum(np.frombuffer(chunk, np.uint8)) != said["checksum"]:
-                    return
-                self.unreadable += [(name, reason) for name, reason in said["unreadable"]]
-                self.done += said["images"]
-                self._sound_lines += len(line)
-
-    @contextmanager
-    def appending(self) -> Iterator["Unfinished"]:
-        """Open both files behind the last sound chunk."""
-        end = len(self.header) + self.done * self.bytes_each if self.done else 0
-        try:
-            with (
-                closing(GrowingFile(self.pixels, end)) as self._pixels,
-                _opened(self.lines, self._sound_lines) as self._lines,
-            ):
-                if not end:
-                    self._pixels.append(np.frombuffer(self.header, np.uint8))
-                yield self
-        finally:
-            if not self.resumable:
-                self.remove()
-
-    def append(self, pixels: np.ndarray, unreadable: list[tuple[str, str]]) -> None:
-        """First the pixels, then the line that vouches for them.
-
-        Not through a memory map: there a full disk would end the process."""
-        self._pixels.append(pixels.reshape(-1))
-        said = {"images": len(pixels), "checksum": _checksum(pixels), "unreadable": unreadable}
-        self._lines.write((json.dumps(said) + "\n").encode(ENCODING, ENCODING_ERRORS))
-        self._lines.flush()
-        self.done += len(pixels)
-        self.unreadable += unreadable
-
-    def move_to(self, path: Path) -> None:
-        """All images are there: onto the disk, and under another name."""
-        self._pixels.close()  # not every system renames an open file
-        os.replace(self.pixels, path)
-
-    def remove(self) -> None:
-        for path in (self.pixels, self.lines):
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
-
-
-def _opened(path: Path, end: int) -> io.BufferedWriter:
-    """For writing behind byte `end`; what stood there is gone."""
-    if end:
-        os.truncate(path, end)
-    return open(path, "ab" if end else "wb")
-
-
-def _checksum(pixels: np.ndarray) -> int:
-    """Of 16 bytes in 1024: some from all over each page of memory, and it is pages that a power cut loses."""
-    values = pixels.reshape(-1)
-    most = len(values) // 1024 * 1024
-    sample = np.ascontiguousarray(values[:most].reshape(-1, 1024)[:, :16])
-    return zlib.crc32(values[most:].data, zlib.crc32(sample.data))
-
-
-def _header(shape: Shape) -> bytes:
-    """That of a .npy file, filled up with spaces to a whole page, so that pages of pixels are pages of the file."""
-    facts = repr({"descr": "|u1", "fortran_order": False, "shape": shape}).encode()
-    start = b"\x93NUMPY\x01\x00" + (PAGE - 10).to_bytes(2, "little")
-    return start + facts.ljust(PAGE - 11) + b"\n"
-
-
-# Every image is decoded once, into one memory-mapped file of uint8 pixels, keyed by the table and the size.
-
 Progress = Callable[[int, int], None]  # (images done, images in all)
+Shape = tuple[int, int, int, int]  # images, height, width, channels
 Unreadable = tuple[tuple[str, str], ...]  # (id, reason)
 
 _SAMPLES = 64  # rows whose checksum is compared when the cache is opened
@@ -171,23 +78,23 @@ def load_images(
 ) -> Images:
     """The pixels of a table, decoded into `folder` (default: $ENDOCIL_CACHE) unless they are there."""
     if not len(table):
-        raise EndocilError("there are no images to load: the image table is empty")
-    stored = _Stored((folder or cache_folder()) / table.digest(size), (len(table), size, size, 3))
-    found = stored.open()
-    if found is None:
+        raise DataError("there are no images to load: the image table is empty")
+    stored = _CacheFiles((folder or cache_folder()) / table.digest(size), (len(table), size, size, 3))
+    loaded = stored.open()
+    if loaded is None:
         with stored.lock() as alone:
-            found = stored.open() or stored.build(table, progress, workers or _n_processors(), alone)
-    pixels, unreadable = found
+            loaded = stored.open() or stored.build(table, progress, workers or _n_processors(), alone)
+    pixels, unreadable = loaded
     kept = _readable_rows(table, unreadable, skip_unreadable)
     return Images(table.take(kept), pixels, torch.from_numpy(kept), unreadable)
 
 
 @dataclass(frozen=True)
-class _Stored:
+class _CacheFiles:
     """The files of one table at one size."""
 
     path: Path  # without suffix
-    shape: tuple[int, int, int, int]
+    shape: Shape
 
     @property
     def pixels(self) -> Path:
@@ -211,12 +118,12 @@ class _Stored:
 
     @contextmanager
     def lock(self) -> Iterator[bool]:
-        """One process builds at a time where the file system can lock (then True); elsewhere the last one counts."""
+        """One process builds at a time, where the file system has locks (then True); elsewhere the last one wins."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = open(self.path.with_suffix(".lock"), "ab")  # noqa: SIM115
         except OSError as error:
-            raise EndocilError(
+            raise ResourceError(
                 f"the image cache {self.path.parent} cannot be written: {error.strerror or error}; "
                 f"set ENDOCIL_CACHE to another folder"
             ) from error
@@ -226,11 +133,11 @@ class _Stored:
     def build(
         self, table: ImageTable, progress: Progress | None, workers: int, alone: bool
     ) -> tuple[Tensor, Unreadable]:
-        """Read what is not there yet; only a process that is alone can go on with what another has left."""
-        wanted = prod(self.shape)
-        unfinished = Unfinished(self.pixels, self.shape, resumable=alone)
-        _check_space(self.path.parent, wanted - unfinished.done * unfinished.bytes_each)
-        with replacing(self.pixels, wanted) as temporary, unfinished.appending():
+        """Read what is missing; only with the lock can a process continue what another one has left."""
+        n_bytes = prod(self.shape)
+        unfinished = UnfinishedBuild(self.pixels, self.shape, resumable=alone)
+        _check_space(self.path.parent, n_bytes - unfinished.done * unfinished.image_bytes)
+        with replacing(self.pixels, n_bytes) as temporary, unfinished.appending():
             missing = table.ids[unfinished.done :]
             for pixels, failed in read_in_chunks(table.reader, missing, self.shape[1], workers):
                 unfinished.append(pixels, failed)
@@ -246,6 +153,97 @@ class _Stored:
         return _as_tensor(stored), tuple(unfinished.unreadable)
 
 
+class UnfinishedBuild:
+    """The two files of a build, and how far it has come."""
+
+    def __init__(self, target: Path, shape: Shape, *, resumable: bool) -> None:
+        """Without `resumable` the files have unique names and are removed when the build ends, well or not."""
+        beside = target.with_name(f".{target.name}") if resumable else temporary_beside(target)
+        self.pixels, self.lines = (beside.with_name(f"{beside.name}.{kind}") for kind in ("part", "jsonl"))
+        self.resumable = resumable
+        self.header = _npy_header(shape)
+        self.image_bytes = prod(shape[1:])
+        self.done = 0  # images
+        self.unreadable: list[tuple[str, str]] = []
+        self._sound_lines = 0  # bytes
+        with suppress(OSError, ValueError, KeyError, TypeError):  # then the rest is read again
+            self._count_sound_chunks()
+
+    def _count_sound_chunks(self) -> None:
+        with open(self.pixels, "rb") as pixels, open(self.lines, "rb") as lines:
+            if pixels.read(len(self.header)) != self.header:
+                return
+            for line in lines:
+                record = json.loads(line.decode(ENCODING, ENCODING_ERRORS))
+                chunk = pixels.read(record["images"] * self.image_bytes)
+                complete = line.endswith(b"\n") and len(chunk) == record["images"] * self.image_bytes
+                if not complete or _checksum(np.frombuffer(chunk, np.uint8)) != record["checksum"]:
+                    return
+                self.unreadable += [(name, reason) for name, reason in record["unreadable"]]
+                self.done += record["images"]
+                self._sound_lines += len(line)
+
+    @contextmanager
+    def appending(self) -> Iterator["UnfinishedBuild"]:
+        """Both files open behind the last sound chunk."""
+        end = len(self.header) + self.done * self.image_bytes if self.done else 0
+        try:
+            with (
+                _open_behind(self.pixels, end) as self._pixels,
+                _open_behind(self.lines, self._sound_lines) as self._lines,
+            ):
+                if not end:
+                    self._pixels.write(self.header)
+                yield self
+        finally:
+            if not self.resumable:
+                self.remove()
+
+    def append(self, pixels: np.ndarray, unreadable: list[tuple[str, str]]) -> None:
+        """First the pixels, then the line with their checksum.
+
+        Not through a memory map: there a full disk would end the process."""
+        self._pixels.write(np.ascontiguousarray(pixels).data)
+        self._pixels.flush()
+        record = {"images": len(pixels), "checksum": _checksum(pixels), "unreadable": unreadable}
+        self._lines.write((json.dumps(record) + "\n").encode(ENCODING, ENCODING_ERRORS))
+        self._lines.flush()
+        self.done += len(pixels)
+        self.unreadable += unreadable
+
+    def move_to(self, path: Path) -> None:
+        """The complete pixels: onto the disk, and under another name."""
+        flush(self._pixels)
+        self._pixels.close()  # not every system renames an open file
+        os.replace(self.pixels, path)
+
+    def remove(self) -> None:
+        for path in (self.pixels, self.lines):
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
+def _open_behind(path: Path, end: int) -> io.BufferedWriter:
+    """For appending at byte `end`; the bytes behind it are removed."""
+    if end:
+        os.truncate(path, end)
+    return open(path, "ab" if end else "wb")
+
+
+def _checksum(pixels: np.ndarray) -> int:
+    """Of 16 bytes in 1024: some from all over each page of memory, and it is pages that a power cut loses."""
+    values = pixels.reshape(-1)
+    most = len(values) // 1024 * 1024
+    sample = np.ascontiguousarray(values[:most].reshape(-1, 1024)[:, :16])
+    return zlib.crc32(values[most:].data, zlib.crc32(sample.data))
+
+
+def _npy_header(shape: Shape) -> bytes:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    return header.getvalue()
+
+
 def _readable_rows(table: ImageTable, unreadable: Unreadable, skip: bool) -> np.ndarray:
     bad = {name for name, _ in unreadable}
     kept = np.array([row for row, name in enumerate(table.ids) if name not in bad], np.int64)
@@ -254,7 +252,7 @@ def _readable_rows(table: ImageTable, unreadable: Unreadable, skip: bool) -> np.
     listed = "; ".join(f"{name}: {reason}" for name, reason in unreadable[:5])
     more = "; ..." if len(unreadable) > 5 else ""
     way_out = "data.skip_unreadable = true leaves them out and records them" if len(kept) else "none is left"
-    raise EndocilError(f"{len(bad)} of {len(table)} images cannot be read ({listed}{more}); {way_out}")
+    raise DataError(f"{len(bad)} of {len(table)} images cannot be read ({listed}{more}); {way_out}")
 
 
 def _as_tensor(pixels: np.ndarray) -> Tensor:
@@ -265,9 +263,9 @@ def _as_tensor(pixels: np.ndarray) -> Tensor:
 
 
 def _pixel_checksum(path: Path, pixels: np.memmap) -> int:
-    """Of rows spread evenly: cheap at any size, and it sees a file that was cut, zeroed or overwritten.
+    """Of rows spread evenly: cheap at any size, and it detects a file that was cut, zeroed or overwritten.
 
-    Read from the file, not through its map: a disk is asked for a row at once and not page by page."""
+    Read from the file, not through its map, which would ask the disk page by page."""
     each, checksum = prod(pixels.shape[1:]), 0
     with open(path, "rb", buffering=0) as file:
         for row in np.linspace(0, len(pixels) - 1, min(_SAMPLES, len(pixels))).astype(np.int64):
@@ -276,11 +274,11 @@ def _pixel_checksum(path: Path, pixels: np.memmap) -> int:
     return checksum
 
 
-def _check_space(folder: Path, wanted: int) -> None:
+def _check_space(folder: Path, needed: int) -> None:
     free = free_bytes(folder)
-    if free < wanted:
-        raise EndocilError(
-            f"the decoded images need {wanted:,} bytes, but {free:,} are free in {folder}; "
+    if free < needed:
+        raise ResourceError(
+            f"the decoded images need {needed:,} bytes, but {free:,} are free in {folder}; "
             f"free some space, set ENDOCIL_CACHE to another folder, or lower data.size"
         )
 
@@ -290,61 +288,59 @@ def _n_processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-# What lies in the cache, by the names that this package gives: decoded images, measured images, extracted archives.
-
-_DIGEST, _OWN = r"[0-9a-f]{64}", r"[0-9a-f]{32}"
+_DIGEST, _UNIQUE = r"[0-9a-f]{64}", r"[0-9a-f]{32}"
 _KINDS = {
     "decoded images": rf"{_DIGEST}\.(npy|json|lock)",
     "measured images (audit)": rf"{_DIGEST}\.npz",
-    "unfinished or left by a killed process": rf"\.({_DIGEST}\.npy|.+\.{_OWN}\.tmp)(\.part|\.jsonl)?",
+    "unfinished or left by a killed process": rf"\.({_DIGEST}\.npy|.+\.{_UNIQUE}\.tmp)(\.part|\.jsonl)?",
 }
 _ARCHIVES = {
     "extracted archives": r".*-[0-9a-f]{16}",
-    "unfinished or left by a killed process": rf"\..*\.{_OWN}\.tmp",
+    "unfinished or left by a killed process": rf"\..*\.{_UNIQUE}\.tmp",
 }
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A file, or a folder with all that is in it."""
+class CacheEntry:
+    """A file of the cache, or a folder with all that is in it."""
 
     kind: str
     path: Path
     size: int  # bytes
 
 
-def contents(folder: Path) -> list[Kept]:
-    """What this package has written there; anything else is not listed."""
+def contents(folder: Path) -> list[CacheEntry]:
+    """What this package has written there, by the names it gives; other files are not listed."""
     files = [path for path in _entries(folder) if path.is_file()]
-    places = [path for path in _entries(folder / "archives") if path.is_dir()]
-    return [*_known(files, _KINDS), *_known(places, _ARCHIVES)]
+    folders = [path for path in _entries(folder / "archives") if path.is_dir()]
+    return [*_known(files, _KINDS), *_known(folders, _ARCHIVES)]
 
 
 def clear(folder: Path) -> int:
-    """Removes what `contents` lists; the bytes that were freed."""
+    """Removes what `contents` lists; returns the number of bytes freed."""
     freed = 0
-    for kept in contents(folder):
-        if kept.path.is_dir():
-            shutil.rmtree(kept.path, ignore_errors=True)
+    for entry in contents(folder):
+        if entry.path.is_dir():
+            shutil.rmtree(entry.path, ignore_errors=True)
         else:
             with suppress(OSError):
-                kept.path.unlink()
-        freed += 0 if kept.path.exists() else kept.size
+                entry.path.unlink()
+        freed += 0 if entry.path.exists() else entry.size
     with suppress(OSError):
         (folder / "archives").rmdir()  # stays where something else is in it
     return freed
 
 
 def _entries(folder: Path) -> list[Path]:
-    """Links are none of ours."""
+    """Without links: this package makes none."""
     return sorted(path for path in folder.iterdir() if not path.is_symlink()) if folder.is_dir() else []
 
 
-def _known(paths: list[Path], kinds: dict[str, str]) -> Iterator[Kept]:
+def _known(paths: list[Path], kinds: dict[str, str]) -> Iterator[CacheEntry]:
     for path in paths:
         kind = next((kind for kind, form in kinds.items() if re.fullmatch(form, path.name)), None)
         if kind is not None:
-            yield Kept(kind, path, _size(path))
+            yield CacheEntry(kind, path, _size(path))
 
 
 def _size(path: Path) -> int:

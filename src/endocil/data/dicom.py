@@ -1,8 +1,9 @@
-"""Stored values of a DICOM image into 8 bits, as PS3.3 C.11 has it, or by the full range of the bits stored.
+"""Frames of DICOM files as 8-bit RGB pixels, with pydicom (the extra `dicom`).
 
-Gray values go through the file's modality table (or its rescale), then through its first VOI table, or else its first
-window; a file with none of the last two is shown by its full range. pydicom's own functions are not used for the
-tables: they look up 8-bit entries by 8-bit numbers, which is wrong for tables of more than 256 entries.
+Stored values become 8 bits as PS3.3 C.11 has it, or by the full range of the bits stored. Gray values go through the
+file's modality table (or its rescale), then through its first VOI table, or else its first window; a file with none of
+the last two is shown by its full range. pydicom's own functions are not used for the tables: they look up 8-bit entries
+by 8-bit numbers, which is wrong for tables of more than 256 entries.
 """
 
 import hashlib
@@ -19,99 +20,23 @@ from PIL import Image
 
 from endocil.data.decode import MAX_PIXELS, stamp
 from endocil.data.table import UnreadableImageError
-from endocil.errors import EndocilError
+from endocil.errors import ResourceError
 from endocil.io.files import UnfitFileError, refuse_special
+
+RULES = "dicom rules 2"  # raise it when the pixels of the same file come out differently
 
 Window = Literal["file", "full"]
 GRAY = ("MONOCHROME1", "MONOCHROME2")
 ELEMENTS = ("RescaleSlope", "RescaleIntercept", "WindowCenter", "WindowWidth", "VOILUTFunction")
 TABLES = ("ModalityLUTSequence", "VOILUTSequence")
 
-
-def to_rgb(values: np.ndarray, header: Any, window: Window) -> np.ndarray:
-    """(H, W) or (H, W, 3) stored values as (H, W, 3) uint8."""
-    kind = header.PhotometricInterpretation
-    by_file = window == "file" and kind in GRAY and any(header.get(name) for name in (*ELEMENTS, *TABLES))
-    if values.dtype == np.uint8 and int(header.BitsStored) == 8 and not by_file:
-        shown = 255 - values if kind == "MONOCHROME1" else values  # they are what is shown
-    else:
-        share = _by_file(values, header) if by_file else _full_range(values, header)
-        share = 1 - share if kind == "MONOCHROME1" else share
-        shown = np.rint(255 * share.clip(0, 1)).astype(np.uint8)
-    return np.repeat(shown[..., None], 3, axis=2) if shown.ndim == 2 else shown
-
-
-def _full_range(values: np.ndarray, header: Any) -> np.ndarray:
-    """From 0 (black) to 1 (white), as MONOCHROME2 has it."""
-    bits = int(header.BitsStored)
-    lowest = -(2 ** (bits - 1)) if header.get("PixelRepresentation") else 0
-    return np.asarray((values.astype(np.float32) - lowest) / (2**bits - 1))
-
-
-def _by_file(values: np.ndarray, header: Any) -> np.ndarray:
-    """As _full_range, by what the file says; may go beyond 0 and 1."""
-    slope, intercept = _first(header.get("RescaleSlope")), _first(header.get("RescaleIntercept"))
-    share = _full_range(values, header)
-    if header.get("ModalityLUTSequence"):
-        real, share = _looked_up(values, header.ModalityLUTSequence[0], header)
-    else:
-        real = values * np.float32(1 if slope is None else slope) + np.float32(intercept or 0)
-        share = 1 - share if slope is not None and slope < 0 else share
-    if header.get("VOILUTSequence"):
-        return _looked_up(np.rint(real), header.VOILUTSequence[0], header)[1]
-    centre, width = (_first(header.get(name)) for name in ("WindowCenter", "WindowWidth"))
-    if centre is None or not width or width <= 0:
-        return share
-    return _windowed(real, centre, width, str(header.get("VOILUTFunction") or "LINEAR"))
-
-
-def _looked_up(values: np.ndarray, item: Any, header: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The entries of a table (PS3.3 C.11.1.1), and their shares of its greatest possible one.
-
-    Values below the table take its first entry, values above it its last."""
-    n, lowest, bits = (int(number) for number in item.LUTDescriptor)
-    n = n % 2**16 or 2**16
-    entries = item.LUTData
-    if isinstance(entries, bytes):
-        order = "<" if header.file_meta.TransferSyntaxUID.is_little_endian else ">"
-        narrow = len(entries) < 2 * n  # 8-bit entries may stand two to a word
-        entries = np.frombuffer(entries, np.uint8 if narrow else f"{order}u2")
-    table = np.asarray(entries, np.int64)[:n]
-    place = (values.astype(np.int64) - lowest).clip(0, len(table) - 1)
-    return table[place], table[place] / (2**bits - 1)
-
-
-def _windowed(real: np.ndarray, centre: float, width: float, function: str) -> np.ndarray:
-    """PS3.3 C.11.2.1.2 and C.11.2.1.3."""
-    if function == "SIGMOID":
-        return np.asarray(1 / (1 + np.exp((-4 * (real - centre) / width).clip(-80, 80))))
-    if function == "LINEAR_EXACT":
-        return np.asarray((real - centre) / width + 0.5)
-    return np.asarray((real - (centre - 0.5)) / max(width - 1, 1e-6) + 0.5)
-
-
-def _first(value: Any) -> float | None:
-    """Of several windows the first counts."""
-    if value is None or value == "":
-        return None
-    return float(value[0] if hasattr(value, "__len__") and not isinstance(value, str) else value)
-
-
-# Frames of DICOM files into pixels, with pydicom (the extra `dicom`).
-
-RULES = "dicom rules 2"  # raise it when the pixels of the same file come out differently
-
 _PLUGINS = ("gdcm", "libjpeg", "openjpeg", "jpeg_ls", "rle")  # installing one makes more files readable
 _COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
 _SHAPE = (
-    "Rows",
-    "Columns",
-    "NumberOfFrames",
-    "PhotometricInterpretation",
-    "PixelRepresentation",
-    "BitsStored",
+    *("Rows", "Columns", "NumberOfFrames"),
+    *("PhotometricInterpretation", "PixelRepresentation", "BitsStored"),
 )
-_last = threading.local()  # the header that this thread has read last: it describes pixels and nothing else
+_last = threading.local()  # the header that this thread read last
 
 
 @dataclass(frozen=True)
@@ -131,15 +56,16 @@ class DicomReader:
         """The frame in its own size, RGB; raises UnreadableImageError with a reason."""
         path, frame = split_id(self.root, image_id)
         header = _header_of(path)
-        _refuse_unknown(header, frame, count_frames(path, header))
+        _check_supported(header, frame, count_frames(path, header))
         try:
-            return Image.fromarray(self._shown(_frame(path, frame), header))
+            values = np.asarray(pydicom().pixels.pixel_array(path, index=frame - 1))  # YBR converted to RGB
+            return Image.fromarray(self._to_8_bits(values, header))
         except Exception as error:  # damaged files make pydicom and its plugins raise almost anything
             raise UnreadableImageError(
                 f"pydicom cannot decode its pixels ({type(error).__name__})"
             ) from error
 
-    def _shown(self, values: np.ndarray, header: Any) -> np.ndarray:
+    def _to_8_bits(self, values: np.ndarray, header: Any) -> np.ndarray:
         if header.PhotometricInterpretation == "PALETTE COLOR":
             colours = pydicom().pixels.apply_color_lut(values, header)[..., :3]
             return np.asarray(colours if colours.dtype == np.uint8 else (colours >> 8).astype(np.uint8))
@@ -154,7 +80,7 @@ class DicomReader:
         return split_id(self.root, image_id)[0]
 
     def fingerprint(self, ids: Sequence[str]) -> str:
-        """Folder, sizes and times of the files, and what decodes them."""
+        """Folder, sizes and times of the files, and the versions of the decoders."""
         plugins = [name for name in _PLUGINS if find_spec(name)]
         text = "\0".join((RULES, self.window, pydicom().__version__, *plugins, str(self.root.resolve())))
         digest = hashlib.sha256(text.encode(errors="surrogateescape"))
@@ -164,11 +90,13 @@ class DicomReader:
 
 
 def pydicom() -> Any:
-    """The package, or how to get it."""
+    """The package, or an error that tells how to install it."""
     try:
         import pydicom.pixels  # its import takes a while, and few need it
     except ImportError as error:
-        raise EndocilError("DICOM files need pydicom; install it by: pip install 'endocil[dicom]'") from error
+        raise ResourceError(
+            "DICOM files need pydicom; install it by: pip install 'endocil[dicom]'"
+        ) from error
     pydicom.config.settings.reading_validation_mode = pydicom.config.IGNORE  # its warnings quote the file
     return pydicom
 
@@ -182,14 +110,14 @@ def split_id(root: Path, image_id: str) -> tuple[Path, int]:
 
 
 def read_header(path: Path, tags: Sequence[str] = ()) -> Any:
-    """What describes the pixels, and the elements asked for by name; no other element is read."""
+    """The elements that describe the pixels, and those of `tags`; no other element is read."""
     dicom = pydicom()
     try:
         refuse_special(path)
-        wanted: Any = [*_SHAPE, *ELEMENTS, *TABLES, *_palette_tags(), *tags]
-        header = dicom.dcmread(path, stop_before_pixels=True, specific_tags=wanted)
+        names: Any = [*_SHAPE, *ELEMENTS, *TABLES, *_palette_tags(), *tags]
+        header = dicom.dcmread(path, stop_before_pixels=True, specific_tags=names)
         for name in (*_SHAPE, *ELEMENTS, *TABLES, *tags):
-            header.get(name)  # values are parsed when they are asked for: a damaged one shows itself here
+            header.get(name)  # values are parsed on access: a damaged one raises here
     except (FileNotFoundError, PermissionError, IsADirectoryError, UnfitFileError) as error:
         raise UnreadableImageError(error.strerror or "the file cannot be opened") from error
     except dicom.errors.InvalidDicomError as error:
@@ -216,14 +144,14 @@ def count_frames(path: Path, header: Any) -> int:
 
 
 def _number(header: Any, name: str) -> int:
-    """0 where the file does not say."""
+    """0 where the element is missing."""
     try:
         return int(header.get(name) or 0)
     except (TypeError, ValueError):
         raise UnreadableImageError(f"its {name} is no whole number") from None
 
 
-def _refuse_unknown(header: Any, frame: int, n_frames: int) -> None:
+def _check_supported(header: Any, frame: int, n_frames: int) -> None:
     rows, columns = (_number(header, name) for name in ("Rows", "Columns"))
     kind = str(header.get("PhotometricInterpretation"))
     if not rows or not columns:
@@ -235,10 +163,10 @@ def _refuse_unknown(header: Any, frame: int, n_frames: int) -> None:
         raise UnreadableImageError(f"its photometric interpretation is none of {known}")
     if not 1 <= frame <= n_frames:
         raise UnreadableImageError(f"it has no frame {frame}")
-    _refuse_compression(header)
+    _check_compression(header)
 
 
-def _refuse_compression(header: Any) -> None:
+def _check_compression(header: Any) -> None:
     syntax = header.file_meta.get("TransferSyntaxUID")
     if syntax is None:
         raise UnreadableImageError("it does not say how its pixels are stored (no transfer syntax)")
@@ -250,15 +178,10 @@ def _refuse_compression(header: Any) -> None:
         standard = getattr(syntax, "name", syntax)
         name = (
             "its private transfer syntax" if standard == syntax else standard
-        )  # what stands there is not quoted
+        )  # a private one is not quoted
         raise UnreadableImageError(
             f"pydicom has no decoder for {name} here; decompress the file, or install a plugin of pydicom for it"
         )
-
-
-def _frame(path: Path, frame: int) -> np.ndarray:
-    """(H, W) or (H, W, 3), YBR turned into RGB."""
-    return np.asarray(pydicom().pixels.pixel_array(path, index=frame - 1))
 
 
 def _palette_tags() -> list[str]:
@@ -267,3 +190,72 @@ def _palette_tags() -> list[str]:
     return [f"{colour}{end}" for colour in colours for end in ends] + [
         f"Segmented{colour}PaletteColorLookupTableData" for colour in colours
     ]
+
+
+def to_rgb(values: np.ndarray, header: Any, window: Window) -> np.ndarray:
+    """(H, W) or (H, W, 3) stored values as (H, W, 3) uint8."""
+    kind = header.PhotometricInterpretation
+    by_file = window == "file" and kind in GRAY and any(header.get(name) for name in (*ELEMENTS, *TABLES))
+    if values.dtype == np.uint8 and int(header.BitsStored) == 8 and not by_file:
+        shown = 255 - values if kind == "MONOCHROME1" else values  # stored as they are shown
+    else:
+        share = _by_file(values, header) if by_file else _full_range(values, header)
+        share = 1 - share if kind == "MONOCHROME1" else share
+        shown = np.rint(255 * share.clip(0, 1)).astype(np.uint8)
+    return np.repeat(shown[..., None], 3, axis=2) if shown.ndim == 2 else shown
+
+
+def _full_range(values: np.ndarray, header: Any) -> np.ndarray:
+    """From 0 (black) to 1 (white), as MONOCHROME2 has it."""
+    bits = int(header.BitsStored)
+    lowest = -(2 ** (bits - 1)) if header.get("PixelRepresentation") else 0
+    return np.asarray((values.astype(np.float32) - lowest) / (2**bits - 1))
+
+
+def _by_file(values: np.ndarray, header: Any) -> np.ndarray:
+    """As _full_range, by the file's tables and window; may go beyond 0 and 1."""
+    slope, intercept = _first(header.get("RescaleSlope")), _first(header.get("RescaleIntercept"))
+    share = _full_range(values, header)
+    if header.get("ModalityLUTSequence"):
+        real, share = _look_up(values, header.ModalityLUTSequence[0], header)
+    else:
+        real = values * np.float32(1 if slope is None else slope) + np.float32(intercept or 0)
+        share = 1 - share if slope is not None and slope < 0 else share
+    if header.get("VOILUTSequence"):
+        return _look_up(np.rint(real), header.VOILUTSequence[0], header)[1]
+    centre, width = (_first(header.get(name)) for name in ("WindowCenter", "WindowWidth"))
+    if centre is None or not width or width <= 0:
+        return share
+    return _apply_window(real, centre, width, str(header.get("VOILUTFunction") or "LINEAR"))
+
+
+def _look_up(values: np.ndarray, item: Any, header: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The entries of a table (PS3.3 C.11.1.1), and their shares of its greatest possible one.
+
+    Values below the table take its first entry, values above it its last."""
+    n, lowest, bits = (int(number) for number in item.LUTDescriptor)
+    n = n % 2**16 or 2**16
+    entries = item.LUTData
+    if isinstance(entries, bytes):
+        order = "<" if header.file_meta.TransferSyntaxUID.is_little_endian else ">"
+        narrow = len(entries) < 2 * n  # 8-bit entries may stand two to a word
+        entries = np.frombuffer(entries, np.uint8 if narrow else f"{order}u2")
+    table = np.asarray(entries, np.int64)[:n]
+    place = (values.astype(np.int64) - lowest).clip(0, len(table) - 1)
+    return table[place], table[place] / (2**bits - 1)
+
+
+def _apply_window(real: np.ndarray, centre: float, width: float, function: str) -> np.ndarray:
+    """PS3.3 C.11.2.1.2 and C.11.2.1.3."""
+    if function == "SIGMOID":
+        return np.asarray(1 / (1 + np.exp((-4 * (real - centre) / width).clip(-80, 80))))
+    if function == "LINEAR_EXACT":
+        return np.asarray((real - centre) / width + 0.5)
+    return np.asarray((real - (centre - 0.5)) / max(width - 1, 1e-6) + 0.5)
+
+
+def _first(value: Any) -> float | None:
+    """Of several windows the first counts."""
+    if value is None or value == "":
+        return None
+    return float(value[0] if hasattr(value, "__len__") and not isinstance(value, str) else value)

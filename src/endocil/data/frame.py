@@ -1,45 +1,34 @@
 """The scope's view without the black frame around it, cut out at full resolution before the image is resized.
 
-The picture is laid out in squares, 64 along its longer side. A square is lit where half its pixels are brighter than
-black; strokes of text do not fill a square, and specks of noise do not either. The largest connected area of lit
-squares is the view. Its box grows by one square on each side, and rows and columns that are black are trimmed
-off again, so that it is exact to the pixel. A view of less than a tenth of the picture is not believed: then
-nothing is cut.
+The image is divided into squares, 64 along its longer side. A square is lit where half its pixels are brighter than
+black; neither text nor specks of noise fill a square. The largest connected area of lit squares is the view. Its box
+grows by one square on each side, and black rows and columns are trimmed off again, so that it is exact to the pixel.
+A view of less than a tenth of the image is not trusted: then nothing is cut.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 from PIL import Image
 
 from endocil.data.decode import dimensions_of, file_of
-from endocil.data.table import ImageTable, Reader
-from endocil.errors import EndocilError
+from endocil.data.table import ImageTable, WholeReader
+from endocil.errors import DataError
 
-RULES = "frame rules 1"  # raise it when the box of the same picture comes out differently
+RULES = "frame rules 1"  # raise it when the same image gets another box
 BLACK = 28  # the brightest channel of what is still black: video black is 16, JPEG and noise add to it
 SQUARES = 64  # along the longer side
-SMALLEST = 0.1  # share of the picture that the box of a view has at least
+SMALLEST = 0.1  # share of the image that the box of a view has at least
 EDGE = 0.1  # share of a row or column that is lit where the view begins
 
 Box = tuple[int, int, int, int]  # left, top, right, bottom, as Pillow has it
 
 
-@runtime_checkable
-class WholeReader(Reader, Protocol):
-    """A reader that also gives an image in its own size."""
-
-    def whole(self, image_id: str) -> Image.Image:
-        """RGB and upright; raises UnreadableImageError with a reason."""
-        ...
-
-
 @dataclass(frozen=True)
 class Cropped:
-    """Reads what another reader does, without the black frame."""
+    """The images of another reader, without the black frame."""
 
     reader: WholeReader
 
@@ -49,16 +38,16 @@ class Cropped:
 
     def read(self, image_id: str, size: int) -> np.ndarray:
         """(size, size, 3) uint8 RGB; raises UnreadableImageError with a reason."""
-        view = self.whole(image_id)  # resize(box=...) of the picture would mix in some of the frame
+        view = self.whole(image_id)  # resize(box=...) of the whole image would mix in some of the frame
         return np.asarray(view.resize((size, size), Image.Resampling.BILINEAR))
 
     def whole(self, image_id: str) -> Image.Image:
         """The view in its own size."""
-        picture = self.reader.whole(image_id)
-        return picture.crop(find_view(np.asarray(picture)))
+        image = self.reader.whole(image_id)
+        return image.crop(find_view(np.asarray(image)))
 
     def dimensions(self, image_id: str) -> tuple[int, int]:
-        """Of the whole picture: finding the view takes decoding it."""
+        """Of the whole image: only decoding it would find the view."""
         return dimensions_of(self.reader, image_id)
 
     def fingerprint(self, ids: Sequence[str]) -> str:
@@ -71,7 +60,7 @@ class Cropped:
 def cropped(table: ImageTable) -> ImageTable:
     """The same images without their black frames (data.crop_frame)."""
     if not isinstance(table.reader, WholeReader):
-        raise EndocilError(
+        raise DataError(
             f"data.crop_frame is set, but {type(table.reader).__name__} gives no image in its own size; "
             f"leave data.crop_frame out, or give the reader a method whole(image_id)"
         )
@@ -79,7 +68,7 @@ def cropped(table: ImageTable) -> ImageTable:
 
 
 def find_view(pixels: np.ndarray) -> Box:
-    """Where the view of the scope lies in an (H, W, 3) uint8 picture; the whole picture where none is found."""
+    """The box of the scope's view in an (H, W, 3) uint8 image; the whole image where none is found."""
     height, width = pixels.shape[:2]
     lit = pixels.max(axis=2) > BLACK  # (H, W)
     side = -(-max(height, width) // SQUARES)
@@ -95,7 +84,7 @@ def find_view(pixels: np.ndarray) -> Box:
 
 
 def largest_area(cells: np.ndarray) -> np.ndarray:
-    """Of a grid of yes and no, the largest area of yes whose cells touch by a side."""
+    """The largest area of true cells that touch by a side."""
     names = np.where(cells, np.arange(1, cells.size + 1).reshape(cells.shape), 0)
     while True:  # every cell takes the greatest name around it until nothing changes
         padded = np.pad(names, 1)
@@ -122,11 +111,11 @@ def _lit_squares(lit: np.ndarray, side: int) -> np.ndarray:
 
 def _span(lit: np.ndarray, side: int) -> tuple[int, int]:
     """First and last pixel of the lit squares of a line, and one square more on each side."""
-    found = np.flatnonzero(lit)
-    return max(0, (int(found[0]) - 1) * side), (int(found[-1]) + 2) * side
+    squares = np.flatnonzero(lit)
+    return max(0, (int(squares[0]) - 1) * side), (int(squares[-1]) + 2) * side
 
 
 def _trim(share: np.ndarray, start: int) -> tuple[int, int]:
     """From the first to behind the last line that is lit; the lines begin at `start`."""
-    found = np.flatnonzero(share >= EDGE)
-    return start + int(found[0]), start + int(found[-1]) + 1
+    lines = np.flatnonzero(share >= EDGE)
+    return start + int(lines[0]), start + int(lines[-1]) + 1

@@ -1,4 +1,4 @@
-"""What is to be predicted: files, folders, lists, pictures in memory, into names and a reader of their pixels."""
+"""Images from a user: files, folders, lists and images in memory, as names and a reader of their pixels."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -13,137 +13,127 @@ from PIL import Image, ImageOps
 
 from endocil.data.decode import BILINEAR, FileReader, one_line, to_rgb
 from endocil.data.dicom import DicomReader, count_frames, read_header
-from endocil.data.frame import Cropped, WholeReader, cropped
-from endocil.data.lists import ROLES
+from endocil.data.frame import Cropped, cropped
+from endocil.data.lists import LIST_SUFFIXES, read_list
 from endocil.data.readers import read_in_chunks
-from endocil.data.table import ImageTable, Reader, UnreadableImageError
-from endocil.errors import EndocilError
-from endocil.io.archives import is_hidden, is_image
-from endocil.io.files import read_fields
-from endocil.io.walk import walk
+from endocil.data.table import ImageTable, Reader, UnreadableImageError, WholeReader
+from endocil.errors import DataError, EndocilError
+from endocil.io.walk import is_hidden, is_image, walk
 
 DICOM = (".dcm", ".dicom")
-LISTS = (".csv", ".tsv", ".txt")
 Picture = Image.Image | np.ndarray
 Wanted = str | Path | ImageTable | Sequence[Any]
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """Images by their ids in a reader, and the names that people know them by."""
+    """Images by their ids in a reader, and by the names that people know."""
 
     ids: tuple[str, ...]
     names: tuple[str, ...]
     reader: Reader
-    files: tuple[Path, ...] = ()  # what is read, and so must not be written
+    files: tuple[Path, ...] = ()  # are read, and so must not be overwritten
 
 
 @dataclass(frozen=True)
-class _Several:
-    """Files, frames of DICOM files and pictures, each by its number."""
+class _MixedReader:
+    """Files, frames of DICOM files and images in memory, each by its number."""
 
-    things: tuple[Any, ...]  # a path, or a picture
+    items: tuple[Any, ...]  # paths and images
 
     in_processes = False
 
     def read(self, image_id: str, size: int) -> np.ndarray:
-        thing = self.things[int(image_id)]
-        with _unreadable():
-            if isinstance(thing, str):
-                return _reader_of(thing).read(thing, size)
-            return np.asarray(_upright(thing).resize((size, size), BILINEAR))
+        item = self.items[int(image_id)]
+        with _as_unreadable():
+            if isinstance(item, str):
+                return _file_reader(item).read(item, size)
+            return np.asarray(_upright(item).resize((size, size), BILINEAR))
 
     def whole(self, image_id: str) -> Image.Image:
-        thing = self.things[int(image_id)]
-        with _unreadable():
-            return _reader_of(thing).whole(thing) if isinstance(thing, str) else _upright(thing)
+        item = self.items[int(image_id)]
+        with _as_unreadable():
+            return _file_reader(item).whole(item) if isinstance(item, str) else _upright(item)
 
     def fingerprint(self, ids: Sequence[str]) -> str:
-        raise AssertionError("pictures to be predicted are not kept")
+        raise AssertionError("these images are never cached")
 
 
 @dataclass(frozen=True)
-class _Frames(_Several):
+class _MixedDicomReader(_MixedReader):
     """Much of reading DICOM is Python: processes do it."""
 
     in_processes = True
 
 
 def inputs_of(wanted: Wanted, *, crop_frame: bool) -> Inputs:
-    """An image file, a folder, a CSV file, a sequence of paths and pictures, or a table."""
+    """An image file, a folder, a list, a sequence of paths and images, or a table."""
     if isinstance(wanted, ImageTable):
         table = cropped(wanted) if crop_frame else wanted
         return Inputs(table.ids, table.ids, table.reader)
     if isinstance(wanted, str | Path):
-        found, files = _found(Path(wanted))
+        named, files = _images_at(Path(wanted))
     else:
-        found, files = [pair for i, thing in enumerate(wanted) for pair in _named(i, thing)], []
-    if not found:
-        raise EndocilError("there are no images to predict")
-    things = tuple(thing for _, thing in found)
-    dicom = any(isinstance(thing, str) and _is_dicom(thing) for thing in things)
-    reader: WholeReader = (_Frames if dicom else _Several)(things)
-    files += [_reader_of(thing).path(thing) for thing in things if isinstance(thing, str)]
-    ids = tuple(str(i) for i in range(len(things)))
+        named, files = [pair for i, item in enumerate(wanted) for pair in _item(i, item)], []
+    if not named:
+        raise DataError("there are no images to predict")
+    items = tuple(item for _, item in named)
+    dicom = any(isinstance(item, str) and _is_dicom(item) for item in items)
+    reader: WholeReader = (_MixedDicomReader if dicom else _MixedReader)(items)
+    files += [_file_reader(item).path(item) for item in items if isinstance(item, str)]
     return Inputs(
-        ids, tuple(name for name, _ in found), Cropped(reader) if crop_frame else reader, tuple(files)
+        ids=tuple(str(i) for i in range(len(items))),
+        names=tuple(name for name, _ in named),
+        reader=Cropped(reader) if crop_frame else reader,
+        files=tuple(files),
     )
 
 
-def _found(path: Path) -> tuple[list[tuple[str, str]], list[Path]]:
-    """(name, path) of each image, and the list that names them."""
+def _images_at(path: Path) -> tuple[list[tuple[str, str]], list[Path]]:
+    """(name, path) of each image, and the list that names them, if there is one."""
     if path.is_dir():
         return _below(path), []
     if not path.exists():
-        raise EndocilError(f"{path} does not exist; give an image, a folder of images or a CSV file")
-    if path.suffix.lower() in LISTS:
+        raise DataError(f"{path} does not exist; give an image, a folder of images or a CSV file")
+    if path.suffix.lower() in LIST_SUFFIXES:
         return _listed(path), [path]
     return _frames(str(path), path.name), []
 
 
 def _below(folder: Path) -> list[tuple[str, str]]:
     """Images and DICOM files at any depth, named by their path in the folder."""
-    found = []
+    named = []
     for place in walk(folder):
         for name in place.files if not place.known else ():
             if is_image(name) or (_is_dicom(name) and not is_hidden(name)):
-                found += _frames(os.path.join(place.path, name), "/".join((*place.parts, name)))
-    if not found:
-        raise EndocilError(f"the folder {folder} holds no image")
-    return found
+                named += _frames(os.path.join(place.path, name), "/".join((*place.parts, name)))
+    if not named:
+        raise DataError(f"the folder {folder} holds no image")
+    return named
 
 
 def _listed(file: Path) -> list[tuple[str, str]]:
     """The images of a list; its paths start at the list's own folder, unless they are absolute."""
-    lines = read_fields(file, ",;\t", any_bytes=True)
-    header = [name.strip().lower().replace("_", "").replace(" ", "") for name in lines[0][1]] if lines else []
-    columns = [header.index(name) for name in ROLES["path"] if name in header]
-    if not columns:
-        raise EndocilError(f"{file} has no column of paths; name one of its columns 'path' or 'image'")
     names = []
-    for number, fields in lines[1:]:
-        if len(fields) != len(header) or not fields[columns[0]].strip():
-            raise EndocilError(f"{file}, line {number}: expected {len(header)} fields, a path among them")
-        names.append(fields[columns[0]].strip())
-    return [pair for name in dict.fromkeys(names) for pair in _frames(str(_path(file, name)), name)]
+    for row in read_list(file, roles=("path", "frame"), required=("path",), outside=True):
+        one_frame = row.frame >= 0 and _is_dicom(
+            row.path
+        )  # elsewhere the number only tells which frame it is
+        names.append(f"{row.path}#{row.frame}" if one_frame else row.path)
+    return [pair for name in dict.fromkeys(names) for pair in _frames(str(file.parent / name), name)]
 
 
-def _path(file: Path, name: str) -> Path:
-    written = file.parent / name
-    return written if written.exists() else file.parent / name.replace("\\", "/")
-
-
-def _named(number: int, thing: object) -> list[tuple[str, Any]]:
-    if isinstance(thing, str | os.PathLike):
-        if os.path.isdir(thing):
-            raise EndocilError(f"{os.fspath(thing)} is a folder among several images; give it alone")
-        return list(_frames(os.fspath(thing), os.fspath(thing)))
-    if isinstance(thing, Image.Image):
-        return [(str(number), thing)]
-    if isinstance(thing, np.ndarray) and thing.dtype == np.uint8 and thing.ndim == 3 and thing.shape[2] == 3:
-        return [(str(number), thing)]
-    kind = f"{thing.dtype} of {thing.shape}" if isinstance(thing, np.ndarray) else type(thing).__name__
-    raise EndocilError(
+def _item(number: int, item: object) -> list[tuple[str, Any]]:
+    if isinstance(item, str | os.PathLike):
+        if os.path.isdir(item):
+            raise DataError(f"{os.fspath(item)} is a folder among several images; give it alone")
+        return list(_frames(os.fspath(item), os.fspath(item)))
+    if isinstance(item, Image.Image):
+        return [(str(number), item)]
+    if isinstance(item, np.ndarray) and item.dtype == np.uint8 and item.ndim == 3 and item.shape[2] == 3:
+        return [(str(number), item)]
+    kind = f"{item.dtype} of {item.shape}" if isinstance(item, np.ndarray) else type(item).__name__
+    raise DataError(
         f"image {number} is {kind}; expected a path, a PIL image or a uint8 array (height, width, 3)"
     )
 
@@ -165,8 +155,8 @@ def _is_dicom(path: str) -> bool:
 
 
 @contextmanager
-def _unreadable() -> Iterator[None]:
-    """Whatever keeps one image from being read (a disk, a package that is missing) is said of that image alone."""
+def _as_unreadable() -> Iterator[None]:
+    """Any reason that keeps one image from being read (a disk, a missing package) concerns that image alone."""
     try:
         yield
     except UnreadableImageError:
@@ -175,24 +165,24 @@ def _unreadable() -> Iterator[None]:
         raise UnreadableImageError(one_line(error)) from error
 
 
-def _reader_of(path: str) -> FileReader | DicomReader:
+def _file_reader(path: str) -> FileReader | DicomReader:
     return DicomReader(Path()) if _is_dicom(path) else FileReader(Path())
 
 
-def _upright(picture: Picture) -> Image.Image:
-    whole = picture if isinstance(picture, Image.Image) else Image.fromarray(picture)
+def _upright(image: Picture) -> Image.Image:
+    whole = image if isinstance(image, Image.Image) else Image.fromarray(image)
     return to_rgb(ImageOps.exif_transpose(whole))
 
 
-def folder_or_list(path: Path, what: str) -> dict[str, Any]:
-    """The [data] section of labelled images: a folder with a folder for each class, or a CSV list."""
+def folder_or_list(path: Path, purpose: str) -> dict[str, Any]:
+    """The [data] settings of labelled images: a folder with one folder per class, or a list."""
     if path.is_dir():
         return {"name": "folder", "root": str(path)}
-    if path.is_file() and path.suffix.lower() in LISTS:
+    if path.is_file() and path.suffix.lower() in LIST_SUFFIXES:
         return {"name": "csv", "file": str(path)}
-    trouble = "is no folder and no list" if path.exists() else "is not there"
-    raise EndocilError(
-        f"the {what} images {path}: {trouble}; expected a folder with a folder of images for each class, or a CSV "
+    problem = "is neither a folder nor a list" if path.exists() else "is not there"
+    raise DataError(
+        f"the {purpose} images {path}: {problem}; expected a folder with one folder of images per class, or a CSV "
         f"file with the columns path and label"
     )
 

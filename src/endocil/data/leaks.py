@@ -1,4 +1,4 @@
-"""How much of the test part the training part has seen: shares of the test images, by three kinds of evidence."""
+"""Leaks from train to test: the share of test images known in the training part, by pixels, groups and frames."""
 
 import numpy as np
 
@@ -22,7 +22,7 @@ DEFINITIONS = {
 }
 
 RATES = {  # in words, after: of the test images, in train
-    "exact_in_train": "the same picture",
+    "exact_in_train": "the same image",
     "near_in_train": "an exact or near duplicate",
     "group_in_train": "an image of the group",
     "frame_1_in_train": "a frame at most 1 away",
@@ -39,20 +39,20 @@ def leak_rate(
     digests: np.ndarray | None = None,
     near: NearDuplicates | None = None,
 ) -> Leaks:
-    """Numbers by the names of DEFINITIONS; None where the data does not tell: no groups, no frames, no fingerprints.
+    """Numbers by the names of DEFINITIONS; None where the data has no groups, no frames or no fingerprints.
 
-    Shares are of all test images: one without a group or a frame number counts as not leaking."""
+    Shares are of all test images: one without a group or a frame number does not count as a leak."""
     test = part == TEST
     exact = None if digests is None else exact_in_train(digests, part)
-    seen = None if near is None else near_in_train(near, part)
-    if seen is not None and exact is not None:
-        seen = seen | exact
+    close = None if near is None else near_in_train(near, part)
+    if close is not None and exact is not None:
+        close = close | exact
     grouped = bool(any(table.groups))
     numbered = grouped and any(frame >= 0 for frame in table.frames)
     return {
         "test_images": int(test.sum()),
         "exact_in_train": _share(exact, test),
-        "near_in_train": _share(seen, test),
+        "near_in_train": _share(close, test),
         "group_in_train": _share(group_in_train(table, part), test) if grouped else None,
         "frame_1_in_train": _share(frame_in_train(table, part, 1), test) if numbered else None,
         "frame_2_in_train": _share(frame_in_train(table, part, 2), test) if numbered else None,
@@ -64,17 +64,17 @@ def _share(leaking: np.ndarray | None, test: np.ndarray) -> float | None:
 
 
 def exact_in_train(digests: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """(N,) bool: a test image whose digest a training image has."""
+    """(N,) bool: a test image with the digest of a training image."""
     trained = digests[(part == TRAIN) & (digests != "")]
     return np.asarray((part == TEST) & np.isin(digests, trained))
 
 
 def near_in_train(near: NearDuplicates, part: np.ndarray) -> np.ndarray:
     """(N,) bool: a test image in a pair with a training image."""
-    found = np.zeros(len(part), bool)
+    leaking = np.zeros(len(part), bool)
     for one, other in ((near.left, near.right), (near.right, near.left)):
-        found[one[(part[one] == TEST) & (part[other] == TRAIN)]] = True
-    return found
+        leaking[one[(part[one] == TEST) & (part[other] == TRAIN)]] = True
+    return leaking
 
 
 def group_in_train(table: ImageTable, part: np.ndarray) -> np.ndarray:
@@ -91,10 +91,10 @@ def frame_in_train(table: ImageTable, part: np.ndarray, distance: int) -> np.nda
     places = list(zip(table.groups, table.frames, strict=True))
     trained = {place for place, here in zip(places, part, strict=True) if here == TRAIN}
     away = range(-distance, distance + 1)
-    found = [
+    leaking = [
         bool(group)
         and frame >= 0
         and any(frame + step >= 0 and (group, frame + step) in trained for step in away)
         for group, frame in places
     ]
-    return np.asarray(np.array(found, bool) & (part == TEST))
+    return np.asarray(np.array(leaking, bool) & (part == TEST))

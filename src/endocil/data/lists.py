@@ -1,26 +1,27 @@
-"""A list of images in a text file: which column says what, and rows that can be trusted.
+"""Image lists: the one reader of CSV and TSV files that name images, used by run, learn, predict and compare.
 
-Columns are found by their names, without regard to case, spaces and underscores; fields are separated by
-commas, semicolons or tabs. Paths may have backslashes. They start at `root` and stay below it; links that lie
-there are followed. An absolute path counts only where the caller allows it.
+A column is recognised by its name, whatever its case, spaces, underscores and hyphens: `file-name` and `File Name` are
+the path. Fields are separated by commas, semicolons or tabs. Paths may have backslashes. They start at the folder of
+the images and stay below it, unless the caller allows paths to other places.
 """
 
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 
-from endocil.errors import EndocilError
+from endocil.errors import DataError, SettingsError
 from endocil.io.files import expand, read_fields
 
+LIST_SUFFIXES = (".csv", ".tsv", ".txt")
 PARTS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("val", "valid", "validate", "validation"), "validation"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
-ROLES = {  # the first name of each role wins over its others
+ROLES = {  # the first name of each role is preferred to its others
     "path": ("path", "file", "filename", "image", "imagepath", "filepath", "imagefile"),
     "label": ("label", "class", "classname", "finding", "category", "diagnosis"),
     "group": ("group", "patient", "patientid", "video", "videoid", "case", "study"),
@@ -29,16 +30,17 @@ ROLES = {  # the first name of each role wins over its others
     "task": ("task", "arrival"),
     "frame": ("frame", "framenumber"),
 }
-_NEEDED = ("path", "label")
-_DIGITS = 9  # of a task, a frame or a fold: none has a billion
+_MAX_DIGITS = 9  # of a task, a frame or a fold
+
+Columns = Mapping[str, str | None]  # role -> name of its column, where the role's known names do not fit
 
 
 @dataclass(frozen=True)
 class Row:
-    """One image as the list has it; what it does not say is "" or -1."""
+    """One image of a list; a missing value is "" or -1."""
 
     path: str
-    label: str
+    label: str = ""
     group: str = ""
     source: str = ""
     part: str = ""
@@ -46,144 +48,161 @@ class Row:
     frame: int = -1
 
 
-def listed(
-    file: str, root: str | None, columns: Mapping[str, str | None], *, absolute_paths: bool
-) -> tuple[Path, Path, list[Row]]:
-    """The list, the folder that its paths start from, and its rows, whose files are all there."""
-    listing = expand(file, "data.file")
-    rows = read_listing(listing, columns, absolute_paths=absolute_paths)
-    top = expand(root, "data.root") if root else listing.parent
-    refuse_missing(listing, top, (row.path for row in rows))
-    return listing, top, rows
+def read_list(
+    file: Path,
+    columns: Columns | None = None,
+    *,
+    roles: Sequence[str] = tuple(ROLES),
+    required: Sequence[str] = ("path", "label"),
+    outside: bool = False,
+) -> list[Row]:
+    """All rows in the order of the file; columns of other roles than these are ignored.
 
-
-def read_listing(file: Path, columns: Mapping[str, str | None], *, absolute_paths: bool) -> list[Row]:
-    """All rows in the file's order; `columns` names the column of a role where its name alone does not tell."""
-    try:
-        found = read_fields(file, ",;\t", any_bytes=False)
-    except EndocilError as error:
-        raise EndocilError(f"data.file: {error}") from error
-    header, lines = [name.strip() for name in found[0][1]] if found else [], found[1:]
-    place = _places(file, header, columns)
+    `outside`: paths may be absolute or lead out of the folder by `..`."""
+    lines = read_fields(file, ",;\t", any_bytes=True)  # names of files need not be UTF-8
+    header = [name.strip() for name in lines[0][1]] if lines else []
+    numbers = {role: _column_number(file, header, role, columns, role in required) for role in roles}
     rows = []
-    for number, line in lines:
-        if len(line) != len(header):
-            raise EndocilError(
-                f"{file}, line {number}: {len(line)} fields; expected {len(header)} as in line {found[0][0]}"
-            )
-        said = {role: line[column].strip() for role, column in place.items()}
+    for number, fields in lines[1:]:
         try:
-            rows.append(_row(said, absolute_paths))
-        except EndocilError as error:
-            raise EndocilError(f"{file}, line {number}: {error}") from None
+            if len(fields) != len(header):
+                raise DataError(f"{len(fields)} fields; expected {len(header)} as in line {lines[0][0]}")
+            texts = {role: fields[n].strip() for role, n in numbers.items() if n is not None}
+            rows.append(_row(texts, outside))
+        except DataError as error:
+            raise DataError(f"{file}, line {number}: {error}") from None
     if not rows:
-        raise EndocilError(f"{file} lists no images; expected a line for each below the names of the columns")
-    _refuse_late_images(file, rows)
+        raise DataError(f"{file} lists no images; expected one line per image below the column names")
+    _check_one_task_per_class(file, rows)
     return rows
 
 
-def refuse_missing(file: Path, root: Path, paths: Iterable[str]) -> None:
-    """One error for all the listed files that are not there."""
-    wanted = list(dict.fromkeys(paths))
-    missing = [path for path in wanted if not os.path.isfile(root / path)]
+def read_data_list(
+    file: str, root: str | None, columns: Columns, *, absolute_paths: bool
+) -> tuple[Path, Path, list[Row]]:
+    """By the settings of [data]: the list, the folder at which its paths start, and its rows, whose files all exist."""
+    path = expand(file, "data.file")
+    if not path.is_file():
+        problem = "it is not a file" if path.exists() else "No such file"
+        raise DataError(f"data.file: cannot read {path}: {problem}; give the list by --set data.file=FILE")
+    rows = read_list(path, columns, outside=absolute_paths)
+    top = expand(root, "data.root") if root else path.parent
+    listed = list(dict.fromkeys(row.path for row in rows))
+    missing = [name for name in listed if not os.path.isfile(top / name)]
     if missing:
-        listed = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
-        raise EndocilError(
-            f"{len(missing)} of {len(wanted)} files that {file} lists are not in {root}: {listed}; "
-            f"give the folder at which the paths start by --set data.root=FOLDER, or take them off the list"
+        shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+        raise DataError(
+            f"{len(missing)} of {len(listed)} files that {path} lists are not in {top}: {shown}; "
+            f"give the folder at which the paths start by --set data.root=FOLDER, or remove them from the list"
         )
+    return path, top, rows
 
 
-def _places(file: Path, header: list[str], columns: Mapping[str, str | None]) -> dict[str, int]:
-    """Role -> number of its column."""
-    place = {}
-    for role, aliases in ROLES.items():
-        column = _column(file, header, role, aliases, columns.get(role))
-        if column is not None:
-            place[role] = column
-        elif role in _NEEDED:
-            raise EndocilError(
-                f"{file} has the columns {', '.join(header) or 'none'}; none is known as the {role} "
-                f"({', '.join(aliases)}); name it by --set data.{role}_column=NAME"
+def read_groups(file: Path, setting: str, ids: Sequence[str], folder: str = "") -> tuple[str, ...]:
+    """The group of each image, from a list of paths and groups; its paths may start with `folder`, as `a/b/`."""
+    group_of: dict[str, str] = {}
+    for row in read_list(file, roles=("path", "group"), required=("path", "group"), outside=True):
+        path = row.path.removeprefix(folder)
+        if group_of.setdefault(path, row.group) != row.group:
+            raise DataError(
+                f"{setting} {file} puts {path} into two groups: {group_of[path]}, {row.group}; keep one of the lines"
             )
-    return place
+    missing = [image_id for image_id in ids if image_id not in group_of]
+    if missing:
+        raise DataError(
+            f"{setting} {file} has no line for {len(missing):,} of {len(ids):,} images, first {missing[0]}; "
+            f"give every image a line with its path and its group"
+        )
+    return tuple(group_of[image_id] for image_id in ids)
 
 
-def _column(
-    file: Path, header: list[str], role: str, aliases: tuple[str, ...], named: str | None
+def _column_number(
+    file: Path, header: Sequence[str], role: str, columns: Columns | None, required: bool
 ) -> int | None:
-    if named is not None:
-        if header.count(named) != 1:
-            times = "twice" if named in header else "not"
-            raise EndocilError(
-                f"data.{role}_column is '{named}', which is {times} a column of {file}: {', '.join(header)}"
+    """The column of a role; none where the list does not have it."""
+    chosen = (columns or {}).get(role)
+    if chosen is not None:
+        if header.count(chosen) != 1:
+            problem = "which is more than one column" if chosen in header else "which is not a column"
+            raise SettingsError(
+                f"data.{role}_column is '{chosen}', {problem} of {file}; its columns are {', '.join(header)}"
             )
-        return header.index(named)
+        return header.index(chosen)
+    aliases = ROLES[role]
     plain = [re.sub(r"[\s_-]", "", name).casefold() for name in header]
-    exact = [number for number, name in enumerate(plain) if name == aliases[0]]
-    found = exact or [number for number, name in enumerate(plain) if name in aliases]
-    if len(found) > 1:
-        raise EndocilError(
-            f"{file} has {len(found)} columns that may be the {role}: "
-            f"{', '.join(header[number] for number in found)}; choose by --set data.{role}_column=NAME"
+    numbers = [n for n, name in enumerate(plain) if name == aliases[0]]
+    numbers = numbers or [n for n, name in enumerate(plain) if name in aliases]
+    way_out = f"--set data.{role}_column=NAME" if columns is not None else "renaming it in the list"
+    if len(numbers) > 1:
+        names = ", ".join(header[n] for n in numbers)
+        raise DataError(
+            f"{file} has {len(numbers)} columns that may be the {role}: {names}; choose one by {way_out}"
         )
-    return found[0] if found else None
+    if not numbers and required:
+        raise DataError(
+            f"{file} has the columns {', '.join(header) or 'none'}; none is known as the {role} "
+            f"({', '.join(aliases)}); choose one by {way_out}"
+        )
+    return numbers[0] if numbers else None
 
 
-def _row(said: Mapping[str, str], absolute_paths: bool) -> Row:
-    if not said["label"]:
-        raise EndocilError("the label is empty; every image needs one")
+def _row(texts: Mapping[str, str], outside: bool) -> Row:
+    if texts.get("label") == "":
+        raise DataError("the label is empty; every image needs one")
+    for role in ("label", "source"):  # a path or a group (named after a path) may be any bytes
+        if re.search("[\ud800-\udfff]", texts.get(role, "")):
+            raise DataError("is not UTF-8 text; save the file as UTF-8")
     return Row(
-        path=_checked_path(said["path"], absolute_paths),
-        label=said["label"],
-        group=said.get("group", ""),
-        source=said.get("source", ""),
-        part=_part(said.get("split", "")),
-        arrival=_number("task", said.get("task", "")),
-        frame=_number("frame", said.get("frame", "")),
+        path=_checked_path(texts["path"], outside),
+        label=texts.get("label", ""),
+        group=texts.get("group", ""),
+        source=texts.get("source", ""),
+        part=_part(texts.get("split", "")),
+        arrival=_whole_number("task", texts.get("task", "")),
+        frame=_whole_number("frame", texts.get("frame", "")),
     )
 
 
-def _checked_path(text: str, absolute_paths: bool) -> str:
+def _checked_path(text: str, outside: bool) -> str:
     path = posixpath.normpath(text.replace("\\", "/")) if text else ""
     if path in ("", "."):
-        raise EndocilError("the path is empty")
+        raise DataError("the path is empty")
+    if outside:
+        return path
     if path.startswith("/") or PureWindowsPath(path).drive:
-        if not absolute_paths:
-            raise EndocilError(
-                f"'{text}' is an absolute path; list it from data.root on, or set data.absolute_paths = true"
-            )
-    elif path == ".." or path.startswith("../"):
-        raise EndocilError(f"'{text}' leaves the folder of the images; give a data.root above it")
+        raise DataError(
+            f"'{text}' is an absolute path; give it relative to data.root, or set data.absolute_paths = true"
+        )
+    if path == ".." or path.startswith("../"):
+        raise DataError(f"'{text}' leaves the folder of the images; choose a data.root above it")
     return path
 
 
 def _part(text: str) -> str:
-    if text == "" or text.isdecimal():
-        return str(_number("fold", text)) if text else ""
-    if text.casefold() not in PARTS:
-        raise EndocilError(
+    if text.isdecimal():
+        return str(_whole_number("fold", text))
+    if text and text.casefold() not in PARTS:
+        raise DataError(
             f"the split is '{text[:40]}'; expected train, validation, test or the number of a fold"
         )
-    return PARTS[text.casefold()]
+    return PARTS.get(text.casefold(), "")
 
 
-def _number(role: str, text: str) -> int:
-    if text and (not text.isdecimal() or len(text) > _DIGITS):
+def _whole_number(role: str, text: str) -> int:
+    if text and (not text.isdecimal() or len(text) > _MAX_DIGITS):
         shown = text if len(text) <= 40 else f"{text[:40]}..."
-        raise EndocilError(
-            f"the {role} is '{shown}'; expected a whole number from 0 on with at most {_DIGITS} digits, or nothing"
+        raise DataError(
+            f"the {role} is '{shown}'; expected a whole number from 0 on with at most {_MAX_DIGITS} digits, or nothing"
         )
     return int(text) if text else -1
 
 
-def _refuse_late_images(file: Path, rows: list[Row]) -> None:
-    """A class arrives once: all its images in one task."""
+def _check_one_task_per_class(file: Path, rows: Iterable[Row]) -> None:
     arrival: dict[str, int] = {}
     for row in rows:
         first = arrival.setdefault(row.label, row.arrival)
         if first != row.arrival:
             both = " and ".join("none" if task < 0 else str(task) for task in sorted((first, row.arrival)))
-            raise EndocilError(
-                f"{file} has the class '{row.label}' in two tasks, {both}; a class arrives in one"
+            raise DataError(
+                f"{file} has the class '{row.label}' in two tasks, {both}; all images of a class arrive in one task"
             )

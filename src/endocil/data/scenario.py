@@ -1,4 +1,4 @@
-"""The story of a life: which classes are kept, which images train and which test, and which classes come when."""
+"""The scenario: which classes are kept, in which order and task they are learned, and which images train and test."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import torch
 from endocil.data.seeding import generator
 from endocil.data.splits import TEST, TRAIN, VALIDATION, Folds, Split, by_image
 from endocil.data.table import ImageTable
-from endocil.errors import EndocilError
+from endocil.errors import DataError, SettingsError
 
 __all__ = [
     "TEST",
@@ -57,7 +57,7 @@ class Scenario:
     table: ImageTable
     tasks: tuple[Task, ...]
     part: np.ndarray  # (N,) str: train, validation or test
-    notes: tuple[str, ...] = ()  # what the split could not do
+    notes: tuple[str, ...] = ()  # on the split
 
     def rows(self, part: str, classes: slice) -> torch.Tensor:
         """Rows of the table in this part whose class lies in the range, in table order."""
@@ -82,21 +82,21 @@ def keep_classes(
     seed: int = 0,
 ) -> ImageTable:
     """The classes with at least `minimum` images and not left out, in the order in which they will be learned."""
-    _known("scenario.leave_out", leave_out, table.classes)
+    _check_known("scenario.leave_out", leave_out, table.classes)
     counts = dict(zip(table.classes, table.counts().tolist(), strict=True))
     kept = sorted(name for name in table.classes if counts[name] >= minimum and name not in leave_out)
     if not kept:
-        raise EndocilError(
+        raise SettingsError(
             f"no class is left: the largest has {max(counts.values(), default=0)} images, scenario.minimum asks for "
             f"{minimum}, and {len(leave_out)} are left out; lower scenario.minimum"
         )
     return table.keep_classes(_ordered(kept, order, seed))
 
 
-def _known(setting: str, names: Sequence[str], classes: Sequence[str]) -> None:
+def _check_known(setting: str, names: Sequence[str], classes: Sequence[str]) -> None:
     for name in names:
         if name not in classes:
-            raise EndocilError(f"{setting} names the class '{name}', but the data has: {', '.join(classes)}")
+            raise SettingsError(f"{setting} names the class '{name}', but the data has: {', '.join(classes)}")
 
 
 def _ordered(kept: list[str], order: str | Sequence[str], seed: int) -> list[str]:
@@ -105,14 +105,14 @@ def _ordered(kept: list[str], order: str | Sequence[str], seed: int) -> list[str
     if order == "seeded":
         return [kept[i] for i in torch.randperm(len(kept), generator=generator(seed, "class order")).tolist()]
     if isinstance(order, str):
-        raise EndocilError(
+        raise SettingsError(
             f"scenario.order is '{order}'; expected 'alphabetical', 'seeded' or a list of class names"
         )
-    _known("scenario.order", order, kept)
+    _check_known("scenario.order", order, kept)
     if sorted(order) != kept:
         missing = sorted(set(kept) - set(order))
-        trouble = f"leaves out {', '.join(missing)}" if missing else "names a class twice"
-        raise EndocilError(f"scenario.order {trouble}; name each kept class once, or use scenario.leave_out")
+        problem = f"leaves out {', '.join(missing)}" if missing else "names a class twice"
+        raise SettingsError(f"scenario.order {problem}; name each kept class once, or use scenario.leave_out")
     return list(order)
 
 
@@ -122,12 +122,12 @@ def arrival_order(table: ImageTable) -> tuple[list[str], list[int]]:
     for label, task in zip(table.labels.tolist(), table.arrivals, strict=True):
         name = table.classes[label]
         if task < 0:
-            raise EndocilError(
+            raise DataError(
                 f"scenario.tasks is 'given', but the data does not say when '{name}' arrives; "
                 f"give a CSV with a task column, or the number of tasks"
             )
         if arrival.setdefault(name, task) != task:
-            raise EndocilError(f"the class '{name}' arrives in task {arrival[name]} and in task {task}")
+            raise DataError(f"the class '{name}' arrives in task {arrival[name]} and in task {task}")
     order = sorted(arrival, key=lambda name: (arrival[name], name))
     sizes = Counter(arrival[name] for name in order)
     return order, [sizes[task] for task in sorted(sizes)]
@@ -148,11 +148,11 @@ def build_scenario(
 
 def _sizes(n: int, increments: Sequence[int] | None, tasks: int | None) -> list[int]:
     if increments is not None and tasks is not None:
-        raise EndocilError("scenario.increments and scenario.tasks are both set; keep one of them")
+        raise SettingsError("scenario.increments and scenario.tasks are both set; keep one of them")
     if increments is None:
         return _even_sizes(n, 1 if tasks is None else tasks)
     if any(size < 1 for size in increments) or sum(increments) != n:
-        raise EndocilError(
+        raise SettingsError(
             f"scenario.increments {list(increments)} add up to {sum(increments)}, but {n} classes are kept; "
             f"leave increments out and set scenario.tasks, or change scenario.minimum"
         )
@@ -162,7 +162,7 @@ def _sizes(n: int, increments: Sequence[int] | None, tasks: int | None) -> list[
 def _even_sizes(n: int, tasks: int) -> list[int]:
     """As even as it goes, the larger ones first: 16 classes in 5 tasks are 4, 3, 3, 3, 3."""
     if not 1 <= tasks <= n:
-        raise EndocilError(f"scenario.tasks is {tasks}, but {n} classes are kept; expected 1 to {n}")
+        raise SettingsError(f"scenario.tasks is {tasks}, but {n} classes are kept; expected 1 to {n}")
     return [n // tasks + (i < n % tasks) for i in range(tasks)]
 
 

@@ -1,25 +1,26 @@
-"""The table of images: which there are, what they show, where they come from, and who reads their pixels."""
+"""The table of images: their ids, labels, groups and sources, and the reader of their pixels."""
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
+from PIL import Image
 
-from endocil.errors import EndocilError
+from endocil.errors import DataError
 
 
-class UnreadableImageError(EndocilError):
+class UnreadableImageError(DataError):
     """One image that cannot be read; the message is the reason, without the image's name."""
 
 
 class Reader(Protocol):
     """Gives the pixels of an image by its id; called by several threads at once.
 
-    One that computes its pixels in Python may set `in_processes = True`: then processes get copies of it. Methods
-    that not every reader has: `whole(image_id)`, the picture in its own size; `dimensions(image_id)`, its width and
-    height; `path(image_id)`, its file."""
+    A reader that computes its pixels in Python may set `in_processes = True`: then processes get copies of it.
+    Methods that not every reader has: `whole(image_id)`, the image in its own size; `dimensions(image_id)`, its width
+    and height; `path(image_id)`, its file."""
 
     def read(self, image_id: str, size: int) -> np.ndarray:
         """(size, size, 3) uint8 RGB; raises UnreadableImageError with a reason."""
@@ -27,6 +28,15 @@ class Reader(Protocol):
 
     def fingerprint(self, ids: Sequence[str]) -> str:
         """A text that changes when the pixels of these images would."""
+        ...
+
+
+@runtime_checkable
+class WholeReader(Reader, Protocol):
+    """A reader that also gives an image in its own size."""
+
+    def whole(self, image_id: str) -> Image.Image:
+        """RGB and upright; raises UnreadableImageError with a reason."""
         ...
 
 
@@ -43,10 +53,8 @@ class ImageTable:
     reader: Reader
     groups: tuple[str, ...]  # images of one group belong together (a patient, a video); "" where unknown
     sources: tuple[str, ...]  # the device or centre; "" where unknown
-    notes: tuple[str, ...] = ()  # what the loader skipped or found, in sentences
-    parts: tuple[
-        str, ...
-    ] = ()  # a split that comes with the data: a part's name or a fold's number; "" where none
+    notes: tuple[str, ...] = ()  # what the loader left out or noticed, in sentences
+    parts: tuple[str, ...] = ()  # a split that comes with the data: part or number of the fold; "" where none
     frames: tuple[int, ...] = ()  # which frame of its group's video it is; -1 where unknown
     arrivals: tuple[int, ...] = ()  # the task in which it arrives, where the data says so; -1 where not
 
@@ -56,9 +64,7 @@ class ImageTable:
                 object.__setattr__(self, name, (unknown,) * len(self.ids))
         for name in ("ids", "classes", "notes", *COLUMNS):
             object.__setattr__(self, name, tuple(getattr(self, name)))
-        labels = np.array(
-            self.labels, dtype=np.int64
-        )  # a copy: the table does not change with the caller's array
+        labels = np.array(self.labels, dtype=np.int64)  # a copy: the caller may change the array
         labels.setflags(write=False)
         object.__setattr__(self, "labels", labels)
         self._check_lengths()
@@ -75,8 +81,8 @@ class ImageTable:
 
     def take(self, rows: Sequence[int] | np.ndarray) -> "ImageTable":
         """These rows in this order (or a mask of rows); all classes stay, also those left without images."""
-        wanted = np.asarray(rows) if len(rows) else np.zeros(0, np.int64)
-        chosen = np.arange(len(self))[wanted]  # (M,) checks the range and turns a mask into rows
+        index = np.asarray(rows) if len(rows) else np.zeros(0, np.int64)
+        chosen = np.arange(len(self))[index]  # (M,) checks the range and converts a mask to rows
         return replace(
             self,
             labels=self.labels[chosen],
@@ -87,7 +93,7 @@ class ImageTable:
         """Only the images of these classes, which are numbered in the order given here."""
         unknown = sorted(set(names) - set(self.classes))
         if unknown:
-            raise EndocilError(f"unknown classes {', '.join(unknown)}; known: {', '.join(self.classes)}")
+            raise DataError(f"unknown classes {', '.join(unknown)}; known: {', '.join(self.classes)}")
         _refuse_repeated("class", names)
         new_label = np.full(len(self.classes), -1, np.int64)  # (C,) -1: the class goes
         for label, name in enumerate(names):
@@ -102,27 +108,27 @@ class ImageTable:
 
     def _check_lengths(self) -> None:
         if self.labels.ndim != 1:
-            raise EndocilError(
+            raise DataError(
                 f"image table: labels have shape {self.labels.shape}; expected one number per image"
             )
         for name in ("labels", *COLUMNS):
             n = len(getattr(self, name))
             if n != len(self.ids):
-                raise EndocilError(f"image table: {len(self.ids)} ids, but {n} {name}; give one per image")
+                raise DataError(f"image table: {len(self.ids)} ids, but {n} {name}; give one per image")
 
     def _check_labels(self) -> None:
         wrong = np.flatnonzero((self.labels < 0) | (self.labels >= len(self.classes)))
         if len(wrong):
             row = int(wrong[0])
-            raise EndocilError(
+            raise DataError(
                 f"image table: image {self.ids[row]!r} has label {self.labels[row]}, "
                 f"but the {len(self.classes)} classes are numbered 0 to {len(self.classes) - 1}"
             )
 
 
-def _refuse_repeated(what: str, names: Sequence[str]) -> None:
+def _refuse_repeated(kind: str, names: Sequence[str]) -> None:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise EndocilError(f"image table: {what} {name!r} is there more than once; each must be unique")
+            raise DataError(f"image table: {kind} {name!r} is there more than once; each must be unique")
         seen.add(name)

@@ -1,4 +1,4 @@
-"""Data sets by name: each is a function of its options to an ImageTable."""
+"""Data sets by name: each is a function from its options to an ImageTable."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,7 +11,7 @@ from endocil.registry import check_options, options_of, resolve
 
 __all__ = ["DATASETS", "RESERVED", "load_table"]
 
-RESERVED = ("progress",)  # keywords of a loader that are no options of [data]
+RESERVED = ("progress",)  # keywords of a loader that are not options of [data]
 
 DATASETS: dict[str, Callable[..., ImageTable]] = {
     "capsule-vision": capsule_vision.load,
@@ -31,5 +31,5 @@ def load_table(
     """The table of a data set; a loader that may have much to do, such as extracting an archive, takes `progress`."""
     loader = resolve("data.name", name, DATASETS)
     check_options("data", loader, options, reserved=RESERVED)
-    told = {"progress": progress} if "progress" in options_of(loader) else {}
-    return loader(**options, **told)
+    reporting = {"progress": progress} if "progress" in options_of(loader) else {}
+    return loader(**options, **reporting)

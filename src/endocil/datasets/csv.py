@@ -1,26 +1,24 @@
-"""Images listed in a text file: path and label, and where known group, source, split, task and frame.
+"""Image lists: a CSV or TSV file with path and label, and where known group, source, split, task and frame.
 
 path;label;patient;split
 polyps\\001.jpg;polyp;p07;train
 
-The columns are those of `listing.py`. A path that is listed twice with one label counts once. With two labels
+`data/lists.py` reads the columns. A path that is listed twice with one label counts once. With two labels
 it is refused, or kept as two images, `label:path`, with double_labels = "keep".
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from PIL import Image
 
-from endocil.data.decode import FileReader, dimensions_of, file_of
-from endocil.data.frame import WholeReader
-from endocil.data.lists import Row, listed
+from endocil.data.decode import FileReader
+from endocil.data.lists import Row, read_data_list
+from endocil.data.readers import Renamed
 from endocil.data.table import ImageTable, Reader
-from endocil.errors import EndocilError
+from endocil.errors import DataError
 
 
 def load(
@@ -47,38 +45,9 @@ def load(
         "task": task_column,
         "frame": frame_column,
     }
-    listing, top, rows = listed(file, root, columns, absolute_paths=absolute_paths)
+    listing, top, rows = read_data_list(file, root, columns, absolute_paths=absolute_paths)
     kept, notes = without_repeats(listing, rows, double_labels)
     return table_of(kept, FileReader(top), notes)
-
-
-@dataclass(frozen=True)
-class Renamed:
-    """A reader whose images have other names here: an id that is not listed is the name itself."""
-
-    reader: Reader
-    names: dict[str, str]
-
-    @property
-    def in_processes(self) -> bool:
-        return bool(getattr(self.reader, "in_processes", False))
-
-    def read(self, image_id: str, size: int) -> np.ndarray:
-        return self.reader.read(self.names.get(image_id, image_id), size)
-
-    def whole(self, image_id: str) -> Image.Image:
-        if not isinstance(self.reader, WholeReader):
-            raise EndocilError(f"{type(self.reader).__name__} gives no image in its own size")
-        return self.reader.whole(self.names.get(image_id, image_id))
-
-    def fingerprint(self, ids: Sequence[str]) -> str:
-        return self.reader.fingerprint([self.names.get(image_id, image_id) for image_id in ids])
-
-    def dimensions(self, image_id: str) -> tuple[int, int]:
-        return dimensions_of(self.reader, self.names.get(image_id, image_id))
-
-    def path(self, image_id: str) -> Path | None:
-        return file_of(self.reader, self.names.get(image_id, image_id))
 
 
 def without_repeats(
@@ -89,8 +58,8 @@ def without_repeats(
     for row in rows:
         other = first.setdefault((row.path, row.label), row)
         if other != row:
-            raise EndocilError(
-                f"{file} lists {row.path} twice as '{row.label}' and says different things about it; "
+            raise DataError(
+                f"{file} lists {row.path} twice as '{row.label}' with different values; "
                 f"take one of the lines off the list"
             )
     kept = sorted(first.values(), key=lambda row: (row.path, row.label))
@@ -100,7 +69,7 @@ def without_repeats(
     double = sorted(_double(kept))
     if double and double_labels == "refuse":
         names = " and ".join(f"'{row.label}'" for row in kept if row.path == double[0])
-        raise EndocilError(
+        raise DataError(
             f"{file} gives {len(double)} images two labels, first {double[0]}: {names}; "
             f"correct the list, or keep them as an image of each class by --set data.double_labels=keep"
         )

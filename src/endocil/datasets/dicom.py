@@ -1,9 +1,9 @@
-"""DICOM files: a folder for each class, or a list as in `listing.py`; every frame of a file is an image.
+"""DICOM files: a folder for each class, or a list as in `data/lists.py`; every frame of a file is an image.
 
 Of a folder the files that end in .dcm or .dicom count, and those without an ending that begin as DICOM does. A
 list may have a column `frame` (from 1 on) that names one frame of a file. Images of one file are a group, or
 those with the same value of the element `group_by` (PatientID, StudyInstanceUID): a hash of the value is kept,
-not the value; whoever has a list of all values could match them. What `source_tag` names (Manufacturer) is kept
+not the value; whoever has a list of all values could match them. The value of `source_tag` (Manufacturer) is kept
 as it is.
 """
 
@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Literal
 
 from endocil.data.dicom import DicomReader, Window, count_frames, pydicom, read_header
-from endocil.data.lists import Row, listed
+from endocil.data.lists import Row, read_data_list
 from endocil.data.table import ImageTable, UnreadableImageError
 from endocil.datasets.csv import table_of, without_repeats
-from endocil.datasets.folder import ClassFrom, classed, find
-from endocil.errors import EndocilError
-from endocil.io.archives import is_hidden
+from endocil.datasets.folder import ClassFrom, find_files, with_classes
+from endocil.errors import SettingsError
 from endocil.io.files import refuse_special
+from endocil.io.walk import is_hidden
 
 SUFFIXES = (".dcm", ".dicom")
 
@@ -45,7 +45,8 @@ def load(
 ) -> ImageTable:
     """The frames of all DICOM files below `root`, or of those that the list `file` names."""
     tags = _Tags(
-        None if group_by == "file" else _known("group_by", group_by), _known("source_tag", source_tag)
+        None if group_by == "file" else _checked_keyword("group_by", group_by),
+        _checked_keyword("source_tag", source_tag),
     )
     if file is not None:
         columns = {
@@ -57,14 +58,14 @@ def load(
             "task": task_column,
             "frame": frame_column,
         }
-        listing, top, rows = listed(file, root, columns, absolute_paths=absolute_paths)
+        listing, top, rows = read_data_list(file, root, columns, absolute_paths=absolute_paths)
         notes = list[str]()
     elif root is not None:
-        found = classed(find(root, "DICOM file", _looks_like_dicom), class_from)
-        top = listing = found.top
-        rows, notes = [Row(path, label) for path, label in found.files], list(found.notes)
+        classified = with_classes(find_files(root, "DICOM file", _is_dicom), class_from)
+        top = listing = classified.top
+        rows, notes = [Row(path, label) for path, label in classified.files], list(classified.notes)
     else:
-        raise EndocilError(
+        raise SettingsError(
             "data.root and data.file are not set; give the folder of the DICOM files or a list"
         )
     frames = [frame for row in rows for frame in _frames(top, row, tags)]
@@ -77,7 +78,7 @@ def load(
 
 @dataclass(frozen=True)
 class _Tags:
-    """The elements that were asked for."""
+    """The elements to read from the headers."""
 
     group: str | None
     source: str | None
@@ -87,15 +88,15 @@ class _Tags:
         return [name for name in (self.group, self.source) if name]
 
 
-def _known(option: str, name: str | None) -> str | None:
+def _checked_keyword(option: str, name: str | None) -> str | None:
     if name is not None and pydicom().datadict.tag_for_keyword(name) is None:
-        raise EndocilError(
-            f"data.{option} is '{name}', which is no DICOM keyword; expected one such as PatientID or Manufacturer"
+        raise SettingsError(
+            f"data.{option} is '{name}', which is not a DICOM keyword; expected one such as PatientID or Manufacturer"
         )
     return name
 
 
-def _looks_like_dicom(path: Path) -> bool:
+def _is_dicom(path: Path) -> bool:
     if is_hidden(path.name):
         return False
     if path.suffix.lower() in SUFFIXES:
@@ -111,7 +112,7 @@ def _looks_like_dicom(path: Path) -> bool:
 
 
 def _frames(top: Path, row: Row, tags: _Tags) -> Sequence[Row]:
-    """A row for each frame of a file. One that cannot be read stays one image, and is listed when it is decoded."""
+    """A row for each frame of a file. An unreadable one stays one image, and is reported when it is decoded."""
     path = top / row.path
     try:
         header = read_header(path, tags.names)
@@ -121,9 +122,9 @@ def _frames(top: Path, row: Row, tags: _Tags) -> Sequence[Row]:
     source = row.source or (_text(header.get(tags.source)) if tags.source else "")
     whole = replace(row, source=source, group=row.group or _group(header, row.path, tags))
     if n == 1 and row.frame in (-1, 1):
-        return [whole]  # another frame is not there: its id says so when it is read
-    chosen = [row.frame] if row.frame >= 0 else range(1, n + 1)
-    return [replace(whole, path=f"{row.path}#{number}", frame=number) for number in chosen]
+        return [whole]  # a frame that does not exist is reported when it is read
+    numbers = [row.frame] if row.frame >= 0 else range(1, n + 1)
+    return [replace(whole, path=f"{row.path}#{number}", frame=number) for number in numbers]
 
 
 def _group(header: object, path: str, tags: _Tags) -> str:

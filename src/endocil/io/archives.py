@@ -1,4 +1,8 @@
-"""Members of an archive: which are taken, which names are safe, and how much may come out."""
+"""Archives of images (zip, tar, tar.gz): extracted once, into a folder of the cache, and never a file outside it.
+
+Of an archive come out images, label files and archives inside it, each into a folder of its name. An archive is not
+trusted: names, number of files, bytes, compression and depth are limited, whatever its headers claim.
+"""
 
 import errno
 import gzip
@@ -9,7 +13,6 @@ import re
 import shutil
 import stat
 import struct
-import sys
 import tarfile
 import zipfile
 import zlib
@@ -20,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from endocil.errors import EndocilError
+from endocil.errors import DataError, EndocilError, ResourceError
 from endocil.io.files import (
     cache_folder,
     filling_folder,
@@ -30,291 +33,51 @@ from endocil.io.files import (
     write_json,
 )
 from endocil.io.locks import lock
+from endocil.io.walk import archive_stem, file_kind, is_archive, is_hidden, is_image, is_label_file
 
-IMAGE_SUFFIXES = frozenset({".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"})
-ARCHIVE_SUFFIXES = (".tar.gz", ".tgz", ".tar", ".zip")
-LABEL_SUFFIXES = frozenset({".csv", ".json", ".xlsx"})
+RULES = "extraction rules 1"  # raise it when the same archive gives another folder
+RECORD = ".endocil-archive.json"  # is in every extracted folder
 CHUNK = 2**20
 
+Progress = Callable[[int, int], None]  # (bytes of the archive done, bytes in all)
+_Report = Callable[[float], None]  # the fraction that is done
 
-AGAIN = "download it again, or extract it with another program and give the folder"
-UNTRUSTED = "no sound data set has such a name: do not extract it, and get the data set from its own page"
-
-
-class UnsafeArchiveError(EndocilError):
-    """The reason, without the archive's name, and what the user can do."""
-
-    def __init__(self, reason: str, way_out: str = AGAIN) -> None:
-        super().__init__(reason)
-        self.way_out = way_out
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What an archive may hold: far above every public data set, far below what fills a disk by surprise."""
-
-    members: int = 500_000
-    total: int = 200 * 2**30  # bytes written
-    ratio: int = 200  # times the compressed size; a bomb reaches a thousand, images hardly two
-    any_ratio: int = 2**24  # bytes: below this, the ratio does not matter
-    depth: int = 3  # archives in archives
-
-    def check(self, size: int, compressed: int, what: str) -> None:
-        if size > self.any_ratio and size > self.ratio * max(compressed, 1):
-            raise UnsafeArchiveError(
-                f"holds {what} of {size:,} bytes in {compressed:,}, more than {self.ratio} times"
-            )
-        if size > self.total:
-            raise UnsafeArchiveError(f"holds more than the {self.total:,} bytes that are accepted")
-
-
-class Metered:
-    """A stream for tarfile that stops when far more comes out than went in, and remembers its last pieces."""
-
-    def __init__(self, stream: IO[bytes], raw: IO[bytes], limits: Limits) -> None:
-        self.stream, self.raw, self.limits = stream, raw, limits
-        self.position = 0
-        self.recent = b""
-
-    def read(self, size: int) -> bytes:
-        data = self.stream.read(size)
-        self.position += len(data)
-        self.limits.check(self.position, self.raw.tell(), "a stream")
-        self.recent = self.recent[-CHUNK:] + data
-        return data
-
-    def ended_at(self, offset: int) -> bool:
-        """Does the block of zeros that ends a tar stand there? tarfile takes garbage for the end, too."""
-        start = offset - (self.position - len(self.recent))
-        return start >= 0 and self.recent[start : start + 512] == bytes(512)
-
-
-def is_archive(name: str) -> bool:
-    return name.lower().endswith(ARCHIVE_SUFFIXES)
-
-
-def stem(name: str) -> str:
-    """The name without .zip, .tar.gz and the like."""
-    ending = next((ending for ending in ARCHIVE_SUFFIXES if name.lower().endswith(ending)), "")
-    return name[: len(name) - len(ending)]
-
-
-def is_hidden(name: str) -> bool:
-    """What systems add of their own accord."""
-    return name.startswith(".") or name.lower() in ("__macosx", "thumbs.db", "desktop.ini")
-
-
-def is_image(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES and not is_hidden(name)
-
-
-def is_labels(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in LABEL_SUFFIXES and not is_hidden(name)
-
-
-def ending(name: str) -> str:
-    """The kind of a file that is left out, for a note."""
-    return "hidden" if is_hidden(name) else os.path.splitext(name)[1].lower() or "without ending"
-
-
-def safe_parts(name: str) -> tuple[str, ...]:
-    """The folders and the file of a member's name; one that leads out of the target is refused.
-
-    Backslashes separate folders in archives from Windows, and would lead out of the target there."""
-    flat = name.replace("\\", "/")
-    parts = tuple(part for part in flat.split("/") if part not in ("", "."))
-    if flat.startswith("/") or ".." in parts or re.match(r"[A-Za-z]:", flat) or not parts:
-        raise UnsafeArchiveError(f"holds the name {name[:200]!r}, which leads out of the folder", UNTRUSTED)
-    if any(ord(letter) < 32 for letter in flat):
-        raise UnsafeArchiveError(f"holds the name {name[:200]!r}, which no file can have", UNTRUSTED)
-    return parts
-
-
-def check_zip_member(member: zipfile.ZipInfo, limits: Limits) -> None:
-    """Before anything is written: what zipfile cannot read, and what would swell."""
-    if member.flag_bits & 1:
-        raise UnsafeArchiveError("is encrypted")
-    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise UnsafeArchiveError(f"is compressed by method {member.compress_type}, which is not supported")
-    limits.check(member.file_size, member.compress_size, "a file")
-
-
-def is_zip_link(member: zipfile.ZipInfo) -> bool:
-    kind = stat.S_IFMT(member.external_attr >> 16)
-    return kind not in (0, stat.S_IFREG)
-
-
-Report = Callable[[float], None]  # the share that is done
-
-
-def part_of(report: Report, start: float, length: float) -> Report:
-    """Progress inside one member, as progress of the whole."""
-    return lambda share: report(start + share * length)
-
-
-# One archive into one folder: the members that are wanted, within the limits, whatever the archive claims.
-
+_AGAIN = "download it again, or extract it with another program and give the folder"
+_UNTRUSTED = (
+    "no sound data set has such a name: do not extract it, and get the data set from its official page"
+)
 _DAMAGED = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, struct.error, EOFError),
     *(ValueError, LookupError, RuntimeError, ArithmeticError, MemoryError),  # from headers that make no sense
 )
 
 
-@dataclass
-class Extraction:
-    """One archive with all that lies inside it: the limits hold for the whole."""
+@dataclass(frozen=True)
+class Limits:
+    """What an archive may contain: far above every public data set, far below what fills a disk by surprise."""
 
-    archive: Path
-    limits: Limits
-    files: int = 0
-    n_members: int = 0
-    written: int = 0
-    left_out: Counter[str] = field(default_factory=Counter)
+    files: int = 500_000
+    total: int = 200 * 2**30  # bytes written
+    ratio: int = 200  # times the compressed size; a bomb reaches a thousand, images hardly two
+    any_ratio: int = 2**24  # bytes: below this, the ratio does not matter
+    depth: int = 3  # archives in archives
 
-    def unpack(self, path: Path, into: Path, depth: int, report: Report) -> None:
-        with self._one_line(), open(path, "rb") as raw:
-            start = raw.read(512)
-            raw.seek(0)
-            if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-                self._unpack_zip(raw, into, depth, report)
-            elif start.startswith(b"\x1f\x8b") or start[257:262] == b"ustar":
-                self._unpack_tar(raw, start.startswith(b"\x1f\x8b"), into, depth, report)
-            else:
-                raise UnsafeArchiveError(
-                    "is no zip, tar or tar.gz archive, holds one that is none, or is damaged"
-                )
-
-    @contextmanager
-    def _one_line(self) -> Iterator[None]:
-        try:
-            yield
-        except UnsafeArchiveError as error:
-            raise self._refused(str(error), error.way_out) from error
-        except EndocilError:  # of an archive inside, which is said already
-            raise
-        except OSError as error:
-            if error.errno not in (None, errno.EINVAL):
-                raise  # the disk's fault, not the archive's
-            raise self._refused(f"is damaged ({error})") from error
-        except _DAMAGED as error:
-            raise self._refused(
-                f"is damaged ({' '.join(str(error).split()) or type(error).__name__})"
-            ) from error
-
-    def _refused(self, reason: str, way_out: str = AGAIN) -> EndocilError:
-        return EndocilError(f"the archive {self.archive} {reason}; {way_out}")
-
-    def _unpack_zip(self, raw: IO[bytes], into: Path, depth: int, report: Report) -> None:
-        with zipfile.ZipFile(raw) as file:
-            files = [member for member in file.infolist() if not member.is_dir()]
-            wanted = [m for m in files if self._wanted(m.filename, special=is_zip_link(m))]
-            for member in wanted:
-                check_zip_member(member, self.limits)
-            # of an archive inside: its copy, and at least as much from it
-            self._check_space(into, sum(m.file_size * (1 + is_archive(m.filename)) for m in wanted))
-            total, done = sum(member.file_size for member in wanted) or 1, 0
-            for member in wanted:
-                with file.open(member) as source:
-                    inside = part_of(report, done / total, member.file_size / total)
-                    self._take(source, member.filename, into, depth, inside)
-                done += member.file_size
-                report(done / total)
-
-    def _unpack_tar(self, raw: IO[bytes], zipped: bool, into: Path, depth: int, report: Report) -> None:
-        size = os.fstat(raw.fileno()).st_size
-        self._check_space(into, size)  # what a tar.gz holds shows only on the way
-        stream = Metered(gzip.GzipFile(fileobj=raw) if zipped else raw, raw, self.limits)  # type: ignore[arg-type]
-        # as a stream: tarfile then never goes back, whatever the headers say
-        with tarfile.open(fileobj=stream, mode="r|", bufsize=CHUNK // 2) as file:  # type: ignore[call-overload]
-            while (member := file.next()) is not None:
-                file.members.clear()  # it would keep them all
-                special = not member.isreg() or member.issparse()
-                if not member.isdir() and self._wanted(member.name, special=special):
-                    self._take(file.extractfile(member), member.name, into, depth, lambda share: None)
-                report(raw.tell() / size)
-            if not stream.ended_at(file.offset):
-                raise tarfile.ReadError("unexpected end of data")
-            while stream.read(CHUNK):  # so that the checksum at the end of a tar.gz is compared
-                pass
-
-    def _wanted(self, name: str, *, special: bool) -> bool:
-        """Counts a member; refuses a name that leads out, also of a file that would not be taken."""
-        self.n_members += 1
-        if self.n_members > self.limits.members:
-            raise UnsafeArchiveError(f"holds more than the {self.limits.members:,} files that are accepted")
-        parts = safe_parts(name)
-        kind = ending(parts[-1])
-        if any(is_hidden(part) for part in parts):
-            kind = "hidden"
-        elif special:
-            kind = "link or device"
-        elif is_archive(parts[-1]) or is_image(parts[-1]) or is_labels(parts[-1]):
-            return True
-        self.left_out[kind] += 1
-        return False
-
-    def _take(self, source: IO[bytes], name: str, into: Path, depth: int, report: Report) -> None:
-        path = into.joinpath(*safe_parts(name))
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._write(source, path)
-        except (FileExistsError, NotADirectoryError):
-            self.left_out["repeated name"] += 1
-            return
-        except OSError as error:
-            if error.errno == errno.ENAMETOOLONG:
-                raise UnsafeArchiveError(
-                    f"holds a name of {len(name):,} letters, {name[:60]!r}..., which is too long for this disk",
-                    "extract it with a program that shortens names, and give the folder",
-                ) from error
-            raise
-        if not is_archive(path.name):
-            self.files += 1
-            return
-        if depth + 1 > self.limits.depth:
-            raise UnsafeArchiveError(f"holds archives more than {self.limits.depth} deep in each other")
-        inner = path.rename(path.with_name(f".{path.name}"))  # it gives its name to the folder
-        self.unpack(inner, path.with_name(stem(path.name)), depth + 1, report)
-        inner.unlink()
-
-    def _write(self, source: IO[bytes], path: Path) -> None:
-        with open(path, "xb") as file:
-            while chunk := source.read(CHUNK):
-                self.written += len(chunk)
-                if self.written > self.limits.total:
-                    raise UnsafeArchiveError(
-                        f"holds more than the {self.limits.total:,} bytes that are accepted"
-                    )
-                file.write(chunk)
-
-    def _check_space(self, folder: Path, wanted: int) -> None:
-        """Before anything is written."""
-        free = free_bytes(folder)
-        if free < wanted:
-            raise EndocilError(
-                f"the archive {self.archive} needs {wanted:,} bytes, but {free:,} are free in {folder.parent}; "
-                f"free some space, or set ENDOCIL_CACHE to another folder"
+    def check(self, size: int, compressed: int, subject: str) -> None:
+        if size > self.any_ratio and size > self.ratio * max(compressed, 1):
+            raise _RefusedError(
+                f"holds {subject} of {size:,} bytes in {compressed:,}, more than {self.ratio} times"
             )
-
-
-# Archives of images are extracted once, into a folder of the cache, and never a file outside it.
-
-if sys.platform != "win32":
-    pass
-
-Progress = Callable[[int, int], None]  # (bytes of the archive done, bytes in all)
-
-RULES = "extraction rules 1"  # raise it when the same archive gives another folder
-RECORD = ".endocil-archive.json"  # stands in an extracted folder
+        if size > self.total:
+            raise _RefusedError(f"holds more than the {self.total:,} bytes that are accepted")
 
 
 @dataclass(frozen=True)
 class Extracted:
-    """What came out of an archive."""
+    """The result of an extraction."""
 
     folder: Path
     files: int
-    left_out: Counter[str]  # kind of file -> how many
+    left_out: Counter[str]  # kind of file -> number
 
 
 def extract(
@@ -326,79 +89,256 @@ def extract(
 ) -> Extracted:
     """The folder with the images of an archive (by default in the cache): extracted now, or by an earlier call."""
     digest = _digest(archive)
-    place = folder or cache_folder() / "archives" / f"{stem(archive.name)[:60]}-{digest}"
-    done = _recorded(place, digest)
-    if done is not None:
-        return done
-    with _alone(archive) as alone:
-        done = _recorded(place, digest)  # by another process, for which this one has waited
-        if done is not None:
-            return done
-        if alone:
-            _remove_left(place)
+    place = folder or cache_folder() / "archives" / f"{archive_stem(archive.name)[:60]}-{digest}"
+    earlier = _earlier(place, digest)
+    if earlier is not None:
+        return earlier
+    with _locked(archive) as (file, alone):
+        earlier = _earlier(place, digest)  # by another process, for which this one has waited
+        if earlier is not None:
+            return earlier
+        if alone:  # then no other extraction of this archive is at work: these were killed
+            for left in temporaries_beside(place):
+                shutil.rmtree(left, ignore_errors=True)
         if folder is None:
             shutil.rmtree(place, ignore_errors=True)  # files were deleted from the cache: extract again
         elif folder.is_dir() and any(folder.iterdir()):
-            raise EndocilError(f"{folder} is not empty and does not hold {archive.name}; choose a new folder")
-        return _extract_now(archive, place, digest, progress, limits or Limits())
-
-
-def _extract_now(
-    archive: Path, place: Path, digest: str, progress: Progress | None, limits: Limits
-) -> Extracted:
-    job = Extraction(archive, limits)
-    try:
-        with filling_folder(place) as temporary:
-            job.unpack(archive, temporary, 0, _report(progress, archive.stat().st_size))
-            facts = {"digest": digest, "files": job.files, "left_out": job.left_out}
-            write_json(temporary / RECORD, facts)
-    except EndocilError:
-        done = _recorded(place, digest)  # by another process, where the file system has no locks
-        if done is None:
-            raise
-        return done
-    return Extracted(place, job.files, job.left_out)
+            raise DataError(f"{folder} is not empty and does not hold {archive.name}; choose a new folder")
+        job = _Extraction(archive, limits or Limits())
+        size = archive.stat().st_size
+        try:
+            with filling_folder(place) as temporary:
+                job.unpack(
+                    file, temporary, 0, lambda done: progress(int(done * size), size) if progress else None
+                )
+                facts = {"digest": digest, "files": job.files, "left_out": job.left_out}
+                write_json(temporary / RECORD, facts)
+        except EndocilError:
+            earlier = _earlier(place, digest)  # by another process, where the file system has no locks
+            if earlier is None:
+                raise
+            return earlier
+        return Extracted(place, job.files, job.left_out)
 
 
 @contextmanager
-def _alone(archive: Path) -> Iterator[bool]:
-    """One process at a time extracts an archive: the lock is on the archive itself, and ends with the process.
+def _locked(archive: Path) -> Iterator[tuple[IO[bytes], bool]]:
+    """The archive, open, once no other process extracts it: the lock is on the archive itself.
 
-    False where the system or the file system has no locks."""
+    With it, whether the lock is held: not every file system has locks."""
     with open(archive, "rb") as file:
-        yield lock(file) == "held"
-
-
-def _remove_left(place: Path) -> None:
-    """What killed extractions of this archive have left beside the place; none is at work now."""
-    for left in temporaries_beside(place):
-        shutil.rmtree(left, ignore_errors=True)
+        yield file, lock(file) == "held"
 
 
 def _digest(archive: Path) -> str:
-    """Changes with the archive's place, size and time."""
+    """Changes with the archive's path, size and time."""
     try:
         refuse_special(archive)
         status = archive.stat()
         with open(archive, "rb"):
             pass
     except OSError as error:
-        raise EndocilError(f"cannot read the archive {archive}: {error.strerror or error}") from error
+        raise DataError(f"cannot read the archive {archive}: {error.strerror or error}") from error
     key = f"{RULES}\0{archive.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
     return hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
-def _report(progress: Progress | None, size: int) -> Report:
-    return lambda share: progress(int(share * size), size) if progress else None
-
-
-def _recorded(place: Path, digest: str) -> Extracted | None:
+def _earlier(place: Path, digest: str) -> Extracted | None:
     """An earlier extraction, if all its files are still there."""
     try:
         facts = json.loads((place / RECORD).read_text("utf-8"))
-        there = sum(len(files) for _, _, files in os.walk(place)) - 1
-        if facts["digest"] != digest or facts["files"] != there:
+        n_files = sum(len(files) for _, _, files in os.walk(place)) - 1
+        if facts["digest"] != digest or facts["files"] != n_files:
             return None
-        return Extracted(place, there, Counter(facts["left_out"]))
+        return Extracted(place, n_files, Counter(facts["left_out"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+class _RefusedError(DataError):
+    """The reason, without the archive's name, and what the user can do."""
+
+    def __init__(self, reason: str, way_out: str = _AGAIN) -> None:
+        super().__init__(reason)
+        self.way_out = way_out
+
+
+@dataclass
+class _Extraction:
+    """One archive with all that is inside it: the limits hold for the whole."""
+
+    archive: Path
+    limits: Limits
+    files: int = 0  # written
+    n_seen: int = 0  # files in the archives, written or not
+    written: int = 0  # bytes
+    left_out: Counter[str] = field(default_factory=Counter)
+
+    def unpack(self, file: IO[bytes], into: Path, depth: int, report: _Report) -> None:
+        with self._one_line_errors():
+            start = file.read(512)
+            file.seek(0)
+            if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+                self._unpack_zip(file, into, depth, report)
+            elif start.startswith(b"\x1f\x8b") or start[257:262] == b"ustar":
+                self._unpack_tar(file, start.startswith(b"\x1f\x8b"), into, depth, report)
+            else:
+                raise _RefusedError("is no zip, tar or tar.gz archive, holds one that is none, or is damaged")
+
+    @contextmanager
+    def _one_line_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except _RefusedError as error:
+            raise DataError(f"the archive {self.archive} {error}; {error.way_out}") from error
+        except EndocilError:  # from an archive inside, which is reported already
+            raise
+        except OSError as error:
+            if error.errno not in (None, errno.EINVAL):
+                raise  # the disk's fault, not the archive's
+            raise DataError(f"the archive {self.archive} is damaged ({error}); {_AGAIN}") from error
+        except _DAMAGED as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise DataError(f"the archive {self.archive} is damaged ({reason}); {_AGAIN}") from error
+
+    def _unpack_zip(self, file: IO[bytes], into: Path, depth: int, report: _Report) -> None:
+        with zipfile.ZipFile(file) as archive:
+            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
+            chosen = [entry for entry in entries if self._is_taken(entry.filename, _is_special(entry))]
+            for entry in chosen:
+                self._check_zip_entry(entry)
+            # an archive inside needs space for its copy, and at least as much for its files
+            self._check_space(into, sum(e.file_size * (1 + is_archive(e.filename)) for e in chosen))
+            total, done = sum(entry.file_size for entry in chosen) or 1, 0
+            for entry in chosen:
+                start, length = done / total, entry.file_size / total
+                with archive.open(entry) as source:
+                    self._write(
+                        source,
+                        entry.filename,
+                        into,
+                        depth,
+                        lambda part, start=start, length=length: report(start + part * length),  # type: ignore[misc]
+                    )
+                done += entry.file_size
+                report(done / total)
+
+    def _check_zip_entry(self, entry: zipfile.ZipInfo) -> None:
+        if entry.flag_bits & 1:
+            raise _RefusedError("is encrypted")
+        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise _RefusedError(f"is compressed by method {entry.compress_type}, which is not supported")
+        self.limits.check(entry.file_size, entry.compress_size, "a file")
+
+    def _unpack_tar(self, file: IO[bytes], zipped: bool, into: Path, depth: int, report: _Report) -> None:
+        size = os.fstat(file.fileno()).st_size
+        self._check_space(into, size)  # how much a tar.gz holds shows only while it is read
+        stream = _MeteredStream(gzip.GzipFile(fileobj=file) if zipped else file, file, self.limits)  # type: ignore[arg-type]
+        # as a stream: tarfile then never seeks back, whatever the headers claim
+        with tarfile.open(fileobj=stream, mode="r|", bufsize=CHUNK // 2) as archive:  # type: ignore[call-overload]
+            while (entry := archive.next()) is not None:
+                archive.members.clear()  # tarfile would keep them all
+                special = not entry.isreg() or entry.issparse()
+                if not entry.isdir() and self._is_taken(entry.name, special):
+                    entry = tarfile.data_filter(entry, os.fspath(into))
+                    self._write(archive.extractfile(entry), entry.name, into, depth, lambda part: None)
+                report(file.tell() / size)
+            if not stream.ended_at(archive.offset):
+                raise tarfile.ReadError("unexpected end of data")
+            while stream.read(CHUNK):  # so that the checksum at the end of a tar.gz is compared
+                pass
+
+    def _is_taken(self, name: str, special: bool) -> bool:
+        """Counts a file; an unsafe name is refused, also that of a file that would be left out."""
+        self.n_seen += 1
+        if self.n_seen > self.limits.files:
+            raise _RefusedError(f"holds more than the {self.limits.files:,} files that are accepted")
+        parts = _safe_parts(name)
+        kind = file_kind(parts[-1])
+        if any(is_hidden(part) for part in parts):
+            kind = "hidden"
+        elif special:
+            kind = "link or device"
+        elif is_archive(parts[-1]) or is_image(parts[-1]) or is_label_file(parts[-1]):
+            return True
+        self.left_out[kind] += 1
+        return False
+
+    def _write(self, source: IO[bytes], name: str, into: Path, depth: int, report: _Report) -> None:
+        """One file; an archive is extracted in turn, into a folder of its name."""
+        path = into.joinpath(*_safe_parts(name))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "xb") as target:
+                while chunk := source.read(CHUNK):
+                    self.written += len(chunk)
+                    if self.written > self.limits.total:
+                        raise _RefusedError(
+                            f"holds more than the {self.limits.total:,} bytes that are accepted"
+                        )
+                    target.write(chunk)
+        except (FileExistsError, NotADirectoryError):
+            self.left_out["repeated name"] += 1
+            return
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                raise _RefusedError(
+                    f"holds a name of {len(name):,} letters, {name[:60]!r}..., which is too long for this disk",
+                    "extract it with a program that shortens names, and give the folder",
+                ) from error
+            raise
+        if not is_archive(path.name):
+            self.files += 1
+            return
+        if depth + 1 > self.limits.depth:
+            raise _RefusedError(f"holds archives more than {self.limits.depth} deep in each other")
+        inner = path.rename(path.with_name(f".{path.name}"))  # the folder gets its name
+        with open(inner, "rb") as file:
+            self.unpack(file, path.with_name(archive_stem(path.name)), depth + 1, report)
+        inner.unlink()
+
+    def _check_space(self, folder: Path, needed: int) -> None:
+        free = free_bytes(folder)
+        if free < needed:
+            raise ResourceError(
+                f"the archive {self.archive} needs {needed:,} bytes, but {free:,} are free in {folder.parent}; "
+                f"free some space, or set ENDOCIL_CACHE to another folder"
+            )
+
+
+def _is_special(entry: zipfile.ZipInfo) -> bool:
+    return stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG)
+
+
+def _safe_parts(name: str) -> tuple[str, ...]:
+    """The folders and the file of a name in an archive; one that leads out of the target is refused.
+
+    Backslashes separate folders in archives from Windows, and would lead out of the target there."""
+    flat = name.replace("\\", "/")
+    parts = tuple(part for part in flat.split("/") if part not in ("", "."))
+    if flat.startswith("/") or ".." in parts or re.match(r"[A-Za-z]:", flat) or not parts:
+        raise _RefusedError(f"holds the name {name[:200]!r}, which leads out of the folder", _UNTRUSTED)
+    if any(ord(letter) < 32 for letter in flat):
+        raise _RefusedError(f"holds the name {name[:200]!r}, which no file can have", _UNTRUSTED)
+    return parts
+
+
+class _MeteredStream:
+    """A stream for tarfile that stops when far more comes out than went in, and keeps the last bytes read."""
+
+    def __init__(self, stream: IO[bytes], compressed: IO[bytes], limits: Limits) -> None:
+        self.stream, self.compressed, self.limits = stream, compressed, limits
+        self.position = 0
+        self.recent = b""
+
+    def read(self, size: int) -> bytes:
+        data = self.stream.read(size)
+        self.position += len(data)
+        self.limits.check(self.position, self.compressed.tell(), "a stream")
+        self.recent = self.recent[-CHUNK:] + data
+        return data
+
+    def ended_at(self, offset: int) -> bool:
+        """Is the block of zeros that ends a tar at this offset? tarfile takes garbage for the end, too."""
+        start = offset - (self.position - len(self.recent))
+        return start >= 0 and self.recent[start : start + 512] == bytes(512)

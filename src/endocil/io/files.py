@@ -1,4 +1,7 @@
-"""What may be opened: a file of a size that fits into memory, and nothing that never ends."""
+"""Files: read whole and safely, written whole or not at all.
+
+A file is written under a temporary name, flushed, then renamed: after a crash it is the old one or the new one.
+"""
 
 import csv
 import errno
@@ -14,17 +17,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from endocil.errors import EndocilError
+from endocil.errors import DataError, ResourceError, SettingsError
 
 LARGEST = 2**30  # bytes of a file that is read in one piece
+ENCODING, ENCODING_ERRORS = (
+    "utf-8",
+    "surrogateescape",
+)  # names of files that are no UTF-8 must survive a CSV file
 
 
 class UnfitFileError(OSError):
-    """Something with a file's name that must not be read."""
+    """A pipe, a device or a file that is too large: it must not be read."""
 
 
 def read_whole(path: Path) -> bytes:
-    """The bytes of a file; what never ends (a pipe, a device) or would fill the memory is an UnfitFileError."""
+    """The bytes of a file; what never ends (a pipe, a device) or would fill the memory raises UnfitFileError."""
     status = os.stat(path)
     refuse_special(path, status)
     if status.st_size > LARGEST:
@@ -34,23 +41,17 @@ def read_whole(path: Path) -> bytes:
 
 
 def refuse_special(path: Path, status: os.stat_result | None = None) -> None:
-    """A pipe, a socket or a device is an UnfitFileError: opening it could wait for ever."""
+    """A pipe, a socket or a device raises UnfitFileError: opening it could wait forever."""
     mode = (status or os.stat(path)).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise UnfitFileError(errno.EINVAL, "a pipe, a socket or a device, not a file", str(path))
 
 
-# Files that are whole or not there: written under a temporary name, flushed, then renamed.
-
-# File names that are no valid UTF-8 must come back from a CSV file as they went in.
-ENCODING, ENCODING_ERRORS = "utf-8", "surrogateescape"
-
-
 @contextmanager
-def replacing(path: Path, wanted: int) -> Iterator[Path]:
+def replacing(path: Path, n_bytes: int) -> Iterator[Path]:
     """A temporary path beside `path` that takes its place when the block ends well, or else is removed.
 
-    `wanted` is the number of bytes to be written; it is named when the disk is full."""
+    `n_bytes` are to be written; the error of a full disk names them."""
     temporary = temporary_beside(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,7 +59,7 @@ def replacing(path: Path, wanted: int) -> Iterator[Path]:
         os.replace(temporary, path)
         _flush_folder(path.parent)
     except OSError as error:
-        raise _cannot_write(path, wanted, error) from error
+        raise _cannot_write(path, n_bytes, error) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -84,7 +85,7 @@ def filling_folder(path: Path) -> Iterator[Path]:
         temporary.rename(path)
     except OSError as error:
         reason = error.strerror or error
-        raise EndocilError(
+        raise ResourceError(
             f"cannot write {path}: {reason}; nothing was left there, choose another folder"
         ) from error
     finally:
@@ -105,47 +106,47 @@ def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]
     write_atomically(path, text.getvalue())
 
 
-def read_csv(path: Path, marks: str = ",", *, any_bytes: bool = True) -> list[dict[str, str]]:
+def read_csv(path: Path, separators: str = ",", *, any_bytes: bool = True) -> list[dict[str, str]]:
     """One dictionary per line; a line with too few or too many fields is refused by its number."""
-    lines = read_fields(path, marks, any_bytes=any_bytes)
+    lines = read_fields(path, separators, any_bytes=any_bytes)
     if not lines:
         return []
     header = lines[0][1]
     for number, fields in lines[1:]:
         if len(fields) != len(header):
-            raise EndocilError(f"{path}, line {number}: expected the fields {','.join(header)}")
+            raise DataError(f"{path}, line {number}: expected the fields {','.join(header)}")
     return [dict(zip(header, fields, strict=True)) for _, fields in lines[1:]]
 
 
-def read_fields(path: Path, marks: str, *, any_bytes: bool) -> list[tuple[int, list[str]]]:
-    """(line number, fields) of the lines that are not empty, parted by that of `marks` which parts the first one.
+def read_fields(path: Path, separators: str, *, any_bytes: bool) -> list[tuple[int, list[str]]]:
+    """(line number, fields) of the lines that are not empty; one of `separators` is chosen by the first line.
 
-    With `any_bytes` names of files that are no UTF-8 come back as they were written; else they are refused."""
+    With `any_bytes`, names of files that are no UTF-8 come back as they were written; else they are refused."""
     try:
         data = read_whole(path)
     except OSError as error:
-        raise EndocilError(f"cannot read {path}: {error.strerror or error}") from error
+        raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     if b"\0" in data:
-        raise EndocilError(f"{path} is no text in UTF-8; save it as CSV in UTF-8")
+        raise DataError(f"{path} is not UTF-8 text; save it as CSV in UTF-8")
     try:
         text = data.decode("utf-8-sig", ENCODING_ERRORS if any_bytes else "strict")
     except UnicodeDecodeError as error:
         number = data[: error.start].count(b"\n") + 1
-        raise EndocilError(f"{path}, line {number}: is no text in UTF-8; save the file as UTF-8") from None
+        raise DataError(f"{path}, line {number}: is not UTF-8 text; save the file as UTF-8") from None
     first = next((line for line in text.splitlines() if line.strip()), "")
-    # as a spreadsheet would: the mark that gives the most columns
-    mark = max(marks, key=lambda mark: _n_columns(first, mark))
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark)
+    # as a spreadsheet would: the one that gives the most columns
+    separator = max(separators, key=lambda separator: _n_columns(first, separator))
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     try:
         return [(reader.line_num, fields) for fields in reader if any(map(str.strip, fields))]
     except csv.Error as error:
-        raise EndocilError(f"{path}, line {reader.line_num}: {error}") from error
+        raise DataError(f"{path}, line {reader.line_num}: {error}") from error
 
 
-def _n_columns(line: str, mark: str) -> int:
+def _n_columns(line: str, separator: str) -> int:
     try:
-        return len(next(csv.reader([line], delimiter=mark), []))
-    except csv.Error:  # said with its line when the whole is read
+        return len(next(csv.reader([line], delimiter=separator), []))
+    except csv.Error:  # reported with its line when the whole file is read
         return 0
 
 
@@ -154,7 +155,7 @@ def expand(text: str, setting: str) -> Path:
     path = Path(os.path.expandvars(text)).expanduser()
     left = re.search(r"\$\{?(\w+)", str(path))
     if left and not path.exists():
-        raise EndocilError(
+        raise SettingsError(
             f"{setting} = '{text}': the environment variable {left[1]} is not set; "
             f"set it, or give the path by --set {setting}=PATH"
         )
@@ -179,7 +180,7 @@ def temporary_beside(path: Path) -> Path:
 
 
 def temporaries_beside(path: Path) -> list[Path]:
-    """What `temporary_beside` has named for this path, and a process that was killed has left there."""
+    """The temporary files and folders of this path that processes that were killed have left."""
     form = re.compile(re.escape(f".{path.name[:100]}.") + r"[0-9a-f]{32}\.tmp")
     return sorted(left for left in path.parent.glob(".*.tmp") if form.fullmatch(left.name))
 
@@ -194,14 +195,14 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _cannot_write(path: Path, wanted: int, error: OSError) -> EndocilError:
+def _cannot_write(path: Path, n_bytes: int, error: OSError) -> ResourceError:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
     way_out = "free some space" if full else "check that the folder may be written to"
     with suppress(OSError):
         way_out = f"{free_bytes(path.parent):,} bytes are free there; {way_out}"
     reason = error.strerror or str(error)
-    return EndocilError(
-        f"cannot write {path} ({wanted:,} bytes): {reason}; {way_out} or choose another folder"
+    return ResourceError(
+        f"cannot write {path} ({n_bytes:,} bytes): {reason}; {way_out} or choose another folder"
     )
 
 

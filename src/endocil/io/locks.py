@@ -1,22 +1,18 @@
-"""Locks on files: held until the file is closed or its process ends, however that happens."""
+"""Locks on open files: held until the file is closed or its process ends, however that happens.
 
-import sys
+filelock's own classes open a path to write; here a caller may also probe the lock of a folder that it cannot write to.
+"""
+
 from typing import IO, Any, Literal
+
+from filelock import lock_descriptor
 
 Lock = Literal["held", "taken", "none"]
 
 
 def lock(file: IO[Any], *, wait: bool = True) -> Lock:
-    """Held from now on; taken where another process holds it and `wait` is false; none where the system or
-    the file system has no locks."""
-    if sys.platform == "win32":
-        return "none"
-    import fcntl
-
+    """Held from now on; taken: another process holds it and `wait` is false; none: the file system has no locks."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return "taken"
+        return "held" if lock_descriptor(file.fileno(), blocking=wait) else "taken"
     except OSError:
         return "none"
-    return "held"

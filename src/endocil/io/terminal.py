@@ -1,4 +1,4 @@
-"""Text from outside: none of it may steer a terminal or begin a line of its own."""
+"""The terminal: untrusted text made printable, and the progress of a run as a bar or as plain lines."""
 
 import re
 import time
@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
-from endocil.errors import EndocilError
+from endocil.errors import DataError
 
 CONTROL = "\x00-\x1f\x7f-\x9f\u2028\u2029"  # C0, delete, C1, and the separators of lines and paragraphs
 _CONTROL = re.compile(f"[{CONTROL}]")
@@ -18,21 +18,21 @@ _UNSHOWN = re.compile(f"[{CONTROL}\ud800-\udfff]")  # and bytes of names that ar
 
 def printable(text: str) -> str:
     r"""The text on one line, with such characters as \n, \x1b or \udcff."""
-    return _UNSHOWN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _UNSHOWN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def refuse_control(place: str, text: str) -> None:
-    """Told by the place, which is plain, and without the text around it."""
-    found = _CONTROL.search(text)
-    if found:
-        raise EndocilError(
-            f"{place} has the character U+{ord(found[0]):04X}; a bundle takes no control characters and no breaks of "
-            f"lines: {printable(text)[:80]}"
+    """Control characters and line breaks could steer a terminal; the error names the place, and shows them escaped."""
+    match = _CONTROL.search(text)
+    if match:
+        raise DataError(
+            f"{place} has the character U+{ord(match[0]):04X}; control characters and line breaks are not allowed: "
+            f"{printable(text)[:80]}"
         )
 
 
 def refuse_control_in(place: str, value: Any) -> None:
-    """In every key and text of what JSON can hold, however deep."""
+    """The same for every key and text of a JSON value, however deep."""
     for where, text in _texts(place, value):
         refuse_control(where, text)
 
@@ -50,11 +50,10 @@ def _texts(place: str, value: Any) -> Iterator[tuple[str, str]]:
             left += [(f"{where}.{number}"[-300:], inner) for number, inner in enumerate(one)]
 
 
-# A run on the screen: a bar with the time left on a terminal, plain lines otherwise. Fed by the run's events.
-
-
 class Display:
-    """Shows events. The first, the plan, says how many image passes the run will train and how many are done."""
+    """Shows the events of a run: a bar with the time left on a terminal, plain lines otherwise.
+
+    The event `plan` tells how many image passes the run will train and how many are done."""
 
     def __init__(self, console: Console, name: str) -> None:
         self.console, self.name = console, name
@@ -95,7 +94,7 @@ class Display:
 
     def _remarks(self, record: dict[str, Any]) -> None:
         for remark in record["remarks"]:
-            self._say(f"note: {remark}")
+            self._print(f"note: {remark}")
 
     def _plan(self, record: dict[str, Any]) -> None:
         self.total, self.done = record["images"], record["done"]
@@ -104,12 +103,12 @@ class Display:
 
     def _task(self, record: dict[str, Any]) -> None:
         classes = ", ".join(record["classes"])
-        self._say(
+        self._print(
             f"{self.name}  task {record['task']}: {classes}; {record['new']:,} new images, "
             f"{record['exemplars']:,} exemplars"
         )
         for note in record["notes"]:
-            self._say(f"  note: {note}")
+            self._print(f"  note: {note}")
 
     def _epoch(self, record: dict[str, Any]) -> None:
         self.done += record["images"]
@@ -123,7 +122,7 @@ class Display:
             text, left_text = f"{self.name}  {where}", f"{duration(left)} left"
             self.bar.update(self.row, completed=self.done, description=text, left=left_text, losses=losses)
         elif (record["epoch"] + 1) % max(1, record["epochs"] // 4) == 0:
-            self._say(
+            self._print(
                 f"  {where}: {losses}; {record['images_per_second']:.0f} images/s; {duration(left)} left"
             )
 
@@ -131,15 +130,15 @@ class Display:
         measured = ""
         if record["mmd2"] is not None:
             measured = f", squared MMD {record['mmd2']:.4f} (bound {record['bound']:.3f})"
-        self._say(f"  kept {record['kept']} of {record['of']} {record['class']}{measured}")
+        self._print(f"  kept {record['kept']} of {record['of']} {record['class']}{measured}")
 
     def _learned(self, record: dict[str, Any]) -> None:
-        self._say(
+        self._print(
             f"  learned: {record['parameters']:,} parameters predict; "
             f"at most {record['peak_megabytes']:,.0f} MB of memory so far"
         )
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -152,14 +151,14 @@ def duration(seconds: float) -> str:
     return f"{seconds / 3600:.1f} h"
 
 
-def plain_progress(console: Console, what: str) -> Callable[[int, int], None]:
-    """Progress of work that is counted, such as decoding images: a line a few seconds apart."""
+def plain_progress(console: Console, subject: str) -> Callable[[int, int], None]:
+    """Progress of counted work, such as decoding images: a line every few seconds."""
     shown = time.monotonic()
 
     def progress(done: int, total: int) -> None:
         nonlocal shown
         if time.monotonic() - shown > 3.0:
             shown = time.monotonic()
-            console.print(f"  {what}: {done:,} of {total:,} ({done / max(1, total):.0%})", highlight=False)
+            console.print(f"  {subject}: {done:,} of {total:,} ({done / max(1, total):.0%})", highlight=False)
 
     return progress

@@ -1,7 +1,7 @@
-"""The public data sets of the paper, and what the commands tell about them. Nothing here uses the network.
+"""The public data sets of the paper, and their descriptions for the commands. Nothing here uses the network.
 
-Class counts were counted on the published files and lists, and sizes and checksums of archives are from a public
-record of a download; where that is not so, it is said.
+Class counts were counted on the published files and lists; sizes and checksums of archives are from a public record
+of a download. Exceptions are noted.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ import numpy as np
 from endocil.data.table import ImageTable, UnreadableImageError
 from endocil.datasets.public import capsule_vision, gastrovision, hyper_kvasir, kvasir_capsule
 from endocil.datasets.public.facts import DataSet
-from endocil.errors import EndocilError
+from endocil.errors import SettingsError
 
 CATALOGUE = {
     facts.name: facts
@@ -22,16 +22,16 @@ CATALOGUE = {
 def find(name: str) -> DataSet:
     """A data set by its name."""
     if name not in CATALOGUE:
-        raise EndocilError(f"unknown public data set '{name}'; known: {', '.join(CATALOGUE)}")
+        raise SettingsError(f"unknown public data set '{name}'; known: {', '.join(CATALOGUE)}")
     return CATALOGUE[name]
 
 
 def describe(facts: DataSet) -> str:
-    """Where to get a data set and how to place it, for people to read."""
-    return "\n".join(_lines(facts))
+    """Where to get a data set and where to put it, as text."""
+    return "\n".join(_description(facts))
 
 
-def _lines(facts: DataSet) -> Iterator[str]:
+def _description(facts: DataSet) -> Iterator[str]:
     yield f"{facts.title}: {sum(facts.classes.values()):,} images in {len(facts.classes)} classes"
     for page in facts.pages:
         yield f"  page       {page}"
@@ -61,7 +61,7 @@ def _checksum(sha256: str) -> str:
 
 
 class _NoPixels:
-    """Stands for images that are not there."""
+    """For images whose files are missing."""
 
     def read(self, image_id: str, size: int) -> np.ndarray:
         raise UnreadableImageError("only the published number of images is known")

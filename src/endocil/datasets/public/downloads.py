@@ -1,34 +1,33 @@
-"""Public data sets as the user has them: the folder, one above or below it, or the archive as it was downloaded.
+"""Downloads of public data sets: their images, and whether they are complete.
 
-Class folders are found wherever they lie, by their names. An image's id is its class and its path below the
-class folder, so that it is the same wherever the data set lies and however it was unpacked.
+A download is the folder of a data set, one above or below it, or the archive as it was downloaded. Class folders are
+found at any depth, by their names. An image's id is its class and its path below the class folder, so that it is the
+same wherever the data set is and however it was unpacked.
 """
 
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-from PIL import Image
-
-from endocil.data.decode import FileReader
+from endocil.data.decode import file_of, read_dimensions
 from endocil.data.lists import PARTS
-from endocil.data.table import ImageTable, UnreadableImageError
+from endocil.data.table import ImageTable, Reader, UnreadableImageError
 from endocil.datasets.public.facts import Archive, DataSet
-from endocil.errors import EndocilError
-from endocil.io import archives as members
+from endocil.errors import DataError
 from endocil.io.archives import RECORD, Progress, extract
 from endocil.io.files import expand
-from endocil.io.walk import walk
+from endocil.io.walk import archive_stem, file_kind, is_archive, is_hidden, is_image, is_label_file, walk
+
+_SMALL = 32  # pixels: JPEGs are then decoded at an eighth of their size, but from all their bytes
 
 
 @dataclass(frozen=True)
 class File:
-    """A file below the top folder, and where it really lies."""
+    """A file below the top folder, and its path on the disk."""
 
     parts: tuple[str, ...]  # folders from the top folder on, and the name
     path: str
@@ -59,12 +58,12 @@ class Entry:
 
 @dataclass
 class Download:
-    """What the user has of a data set."""
+    """The files that the user has of a data set."""
 
     facts: DataSet
     root: str
     entries: list[Entry] = field(default_factory=list)  # sorted by id
-    homeless: list[File] = field(default_factory=list)  # images in no class folder
+    unclassified: list[File] = field(default_factory=list)  # images in no class folder
     labels: list[File] = field(default_factory=list)  # csv, xlsx and json files
     archives: list[File] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)  # kinds of files that were left out
@@ -72,97 +71,73 @@ class Download:
 
     def add(self, files: Iterator[File]) -> None:
         for file in files:
-            if any(members.is_hidden(part) for part in file.parts):
+            if any(is_hidden(part) for part in file.parts):
                 self.others["hidden"] += 1
-            elif members.is_image(file.name):
+            elif is_image(file.name):
                 entry = _entry(self.facts, file)
-                self.entries.append(entry) if entry else self.homeless.append(file)
-            elif members.is_labels(file.name):
+                self.entries.append(entry) if entry else self.unclassified.append(file)
+            elif is_label_file(file.name):
                 self.labels.append(file)
-            elif members.is_archive(file.name):
+            elif is_archive(file.name):
                 self.archives.append(file)
             else:
-                self.others[members.ending(file.name)] += 1
-
-
-@dataclass(frozen=True)
-class PlacedFiles:
-    """Reads images that lie anywhere below a folder."""
-
-    files: FileReader
-    paths: Mapping[str, str]  # id -> path below the folder
-
-    @classmethod
-    def of(cls, paths: Mapping[str, str]) -> "PlacedFiles":
-        top = os.path.commonpath([os.path.dirname(path) for path in paths.values()])
-        return cls(FileReader(Path(top)), {key: os.path.relpath(path, top) for key, path in paths.items()})
-
-    def read(self, image_id: str, size: int) -> np.ndarray:
-        return self.files.read(self.paths[image_id], size)
-
-    def whole(self, image_id: str) -> Image.Image:
-        return self.files.whole(self.paths[image_id])
-
-    def dimensions(self, image_id: str) -> tuple[int, int]:
-        return self.files.dimensions(self.paths[image_id])
-
-    def fingerprint(self, ids: Sequence[str]) -> str:
-        return self.files.fingerprint([self.paths[image_id] for image_id in ids])
-
-    def path(self, image_id: str) -> Path:
-        return self.files.root / self.paths[image_id]
+                self.others[file_kind(file.name)] += 1
 
 
 def find_download(
     facts: DataSet, root: str, setting: str = "data.root", progress: Progress | None = None
 ) -> Download:
-    """All that lies at `root`; an archive is extracted into the cache first."""
-    found = Download(facts, root)
+    """All files at `root`; an archive is extracted into the cache first."""
+    download = Download(facts, root)
     place = expand(root, setting)
     if place.is_file():
-        _add_archive(found, place, (), progress)
+        _add_archive(download, place, (), progress)
     elif place.is_dir():
-        _add_folder(found, place, progress)
+        _add_folder(download, place, progress)
     else:
-        raise EndocilError(
+        raise DataError(
             f"{setting} = '{root}' does not exist; give the folder or the archive of {facts.title} by "
-            f"--set {setting}=PATH ('endocil data where {facts.name}' tells where to get it)"
+            f"--set {setting}=PATH ('endocil data where {facts.name}' shows where to get it)"
         )
-    found.entries.sort(key=lambda entry: entry.id)
-    _refuse_two_places(found)
-    return found
+    download.entries.sort(key=lambda entry: entry.id)
+    _refuse_two_copies(download)
+    return download
 
 
-def _add_archive(found: Download, archive: Path, parents: tuple[str, ...], progress: Progress | None) -> None:
-    """Its files stand in a folder of its name: a tar.gz of one class may have no folder inside."""
+def _add_archive(
+    download: Download, archive: Path, parents: tuple[str, ...], progress: Progress | None
+) -> None:
+    """Its files count as in a folder of its name: a tar.gz of one class may have no folder inside."""
     extracted = extract(archive, progress=progress)
-    found.others.update(extracted.left_out)
-    found.add(_walk(extracted.folder, (*parents, members.stem(archive.name))))
+    download.others.update(extracted.left_out)
+    download.add(_walk(extracted.folder, (*parents, archive_stem(archive.name))))
 
 
-def _add_folder(found: Download, place: Path, progress: Progress | None) -> None:
-    facts = found.facts
-    given = top = Path(os.path.abspath(place))
+def _add_folder(download: Download, place: Path, progress: Progress | None) -> None:
+    facts = download.facts
+    start = top = Path(os.path.abspath(place))
     while facts.is_inside(top.name):
         top = top.parent
-    if top == given:
-        found.add(_walk(place, ()))
+    if top == start:
+        download.add(_walk(place, ()))
     else:
-        found.notes.append(f"{place} is a folder inside the data set; the whole of it was taken from {top}.")
+        download.notes.append(
+            f"{place} is a folder inside the data set; the whole of it was taken from {top}."
+        )
         for folder in sorted(path for path in top.iterdir() if path.is_dir() and facts.is_inside(path.name)):
-            found.add(_walk(folder, (folder.name,)))
-    seen = {entry.label for entry in found.entries}
-    for file in found.archives:
-        if _is_needed(facts, file.name, seen):
-            _add_archive(found, Path(file.path), file.parts[:-1], progress)
+            download.add(_walk(folder, (folder.name,)))
+    known = {entry.label for entry in download.entries}
+    for file in download.archives:
+        if _is_needed(facts, file.name, known):
+            _add_archive(download, Path(file.path), file.parts[:-1], progress)
 
 
-def _is_needed(facts: DataSet, archive: str, seen: set[str]) -> bool:
+def _is_needed(facts: DataSet, archive: str, known: set[str]) -> bool:
     """The archive of a class that has no folder, or of the whole set where no class has one."""
-    label = facts.class_of(members.stem(archive))
+    label = facts.class_of(archive_stem(archive))
     if label is not None:
-        return label not in seen
-    return not seen and archive.lower() in {known.name.lower() for known in facts.archives}
+        return label not in known
+    return not known and archive.lower() in {one.name.lower() for one in facts.archives}
 
 
 def _walk(top: Path, above: tuple[str, ...]) -> Iterator[File]:
@@ -182,26 +157,21 @@ def _entry(facts: DataSet, file: File) -> Entry | None:
     return None
 
 
-def _refuse_two_places(found: Download) -> None:
+def _refuse_two_copies(download: Download) -> None:
     """Two copies of a class would be counted as one large one."""
     place: dict[tuple[str, str], Entry] = {}
-    for entry in found.entries:
+    for entry in download.entries:
         first = place.setdefault((entry.label, entry.part), entry)
         if first.folder != entry.folder:
-            raise EndocilError(
-                f"the class '{entry.label}' is there twice below {found.root}: {'/'.join(first.folder)} and "
+            raise DataError(
+                f"the class '{entry.label}' is there twice below {download.root}: {'/'.join(first.folder)} and "
                 f"{'/'.join(entry.folder)}; give the folder of one data set by data.root"
             )
 
 
-# Is a download whole? Size and checksum of the archive, images of each class, and files that are no images.
-
-_SMALL = 32  # pixels: JPEGs are decoded at an eighth then, from all their bytes
-
-
 @dataclass(frozen=True)
 class ClassCheck:
-    """One class of one part: published, found, and found but no image."""
+    """One class of one part: the images published, found, and found but unreadable."""
 
     label: str
     part: str
@@ -211,16 +181,16 @@ class ClassCheck:
 
     @property
     def verdict(self) -> str:
-        trouble = [f"{self.expected - self.found:,} missing"] if self.found < self.expected else []
-        trouble += [f"{self.found - self.expected:,} more"] if self.found > self.expected else []
-        trouble += [f"{self.unreadable:,} unreadable"] if self.unreadable else []
-        return ", ".join(trouble) or "complete"
+        problems = [f"{self.expected - self.found:,} missing"] if self.found < self.expected else []
+        problems += [f"{self.found - self.expected:,} more"] if self.found > self.expected else []
+        problems += [f"{self.unreadable:,} unreadable"] if self.unreadable else []
+        return ", ".join(problems) or "complete"
 
 
 def check_archive(facts: DataSet, file: Path, progress: Progress | None = None) -> tuple[str, bool]:
-    """What the archive's size and checksum say, and whether it is certainly damaged."""
+    """A sentence on the size and checksum of the archive, and whether it is certainly damaged."""
     size = file.stat().st_size
-    known = _known(facts, file.name)
+    known = _known_archive(facts, file.name)
     if known is None or known.size is None or not known.sha256:
         return f"{file.name}: {size:,} bytes; no size or checksum is known for it", False
     if size != known.size:
@@ -242,10 +212,10 @@ def check_classes(facts: DataSet, table: ImageTable, unreadable: Iterable[str]) 
     bad = set(unreadable)
     parts = table.parts if "" not in facts.counts else ("",) * len(table)
     rows = list(zip(table.ids, table.labels.tolist(), parts, strict=True))
-    found = Counter((table.classes[label], part) for _, label, part in rows)
+    present = Counter((table.classes[label], part) for _, label, part in rows)
     broken = Counter((table.classes[label], part) for image, label, part in rows if image in bad)
     return [
-        ClassCheck(label, part, expected, found[label, part], broken[label, part])
+        ClassCheck(label, part, expected, present[label, part], broken[label, part])
         for part, counts in facts.counts.items()
         for label, expected in sorted(counts.items())
     ]
@@ -254,12 +224,10 @@ def check_classes(facts: DataSet, table: ImageTable, unreadable: Iterable[str]) 
 def find_unreadable(
     table: ImageTable, progress: Progress | None = None, *, quick: bool = False
 ) -> dict[str, str]:
-    """Id -> reason, of images that cannot be decoded; `quick` looks at their headers alone, and misses cut files."""
-    reader = table.reader
-    assert isinstance(reader, PlacedFiles)
+    """Id -> reason, of images that cannot be decoded; `quick` reads only their headers, and misses cut files."""
     bad = {}
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        reasons = pool.map(lambda image: _trouble(reader, image, quick), table.ids)
+        reasons = pool.map(lambda image: _why_unreadable(table.reader, image, quick), table.ids)
         for done, (image, reason) in enumerate(zip(table.ids, reasons, strict=True), start=1):
             if reason:
                 bad[image] = reason
@@ -268,15 +236,16 @@ def find_unreadable(
     return bad
 
 
-def _trouble(reader: PlacedFiles, image: str, quick: bool) -> str:
+def _why_unreadable(reader: Reader, image: str, quick: bool) -> str:
+    path = file_of(reader, image)
     try:
-        reader.dimensions(image) if quick else reader.read(image, _SMALL)
+        read_dimensions(path) if quick and path else reader.read(image, _SMALL)
     except UnreadableImageError as error:
         return str(error)
     return ""
 
 
-def _known(facts: DataSet, name: str) -> Archive | None:
+def _known_archive(facts: DataSet, name: str) -> Archive | None:
     """The archive of this name, or the only one: browsers rename what they download."""
     same = [archive for archive in facts.archives if archive.name.lower() == name.lower()]
     return (same or list(facts.archives))[0] if same or len(facts.archives) == 1 else None

@@ -1,4 +1,4 @@
-"""What is known about a public data set: where it is, what it holds, how its classes are spelled, under which terms."""
+"""What is known about a public data set: where to get it, its contents, the spellings of its classes, its terms."""
 
 import re
 from collections import Counter
@@ -8,6 +8,11 @@ from functools import cached_property
 
 from endocil.data.lists import PARTS
 
+SIMULA_TERMS = (
+    "not resolved: LICENSE.md of its repository is CC BY 4.0; its README allows research and education, and asks "
+    "for prior written permission for competitions and commercial use"
+)
+
 
 @dataclass(frozen=True)
 class Archive:
@@ -16,7 +21,7 @@ class Archive:
     name: str
     holds: str
     url: str = ""
-    size: int | None = None  # bytes; none: not known
+    size: int | None = None  # bytes; None: not known
     sha256: str = ""  # empty: not known, or different on each download
 
 
@@ -59,9 +64,6 @@ class DataSet:
         return _plain(folder) in known or self.class_of(folder) is not None
 
 
-# What a folder or a file of an official split is called -> what the part is called here.
-
-
 def _plain(name: str) -> str:
     return re.sub(r"[\W_]+", "", name.casefold())
 
@@ -70,9 +72,3 @@ def parse_counts(text: str) -> dict[str, int]:
     """`name number; name number; ...`"""
     pairs = (entry.strip().rpartition(" ") for entry in text.split(";"))
     return {name: int(number) for name, _, number in pairs}
-
-
-SIMULA_TERMS = (
-    "not resolved: LICENSE.md of its repository is CC BY 4.0; its README allows research and education, and asks "
-    "for prior written permission for competitions and commercial use"
-)

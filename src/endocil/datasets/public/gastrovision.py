@@ -64,12 +64,12 @@ _SPLIT = SplitFormat(r"(train|validate|test)\.csv", "Filename", "Class")
 
 def load(*, root: str, splits: str | None = None, progress: Progress | None = None) -> ImageTable:
     """The images at `root`, a folder or the archive; `splits` is the folder of train, validate and test.csv."""
-    found = find_download(FACTS, root, progress=progress)
-    rows, notes = with_official_parts(found, [Row.of(entry) for entry in found.entries], _SPLIT, splits)
+    download = find_download(FACTS, root, progress=progress)
+    rows, notes = with_official_parts(download, [Row.of(entry) for entry in download.entries], _SPLIT, splits)
     repeated = repeated_names(rows)
     if repeated:
         notes.append(
             f"{len(repeated)} file names occur in several classes ({listed(repeated, 2)}): an image is known by "
             f"class and name."
         )
-    return table_of(found, rows, notes)
+    return table_of(download, rows, notes)

@@ -66,6 +66,6 @@ _SPLIT = SplitFormat(r"\d_fold_split\.csv", "file-name", "class-name", "split-in
 
 def load(*, root: str, splits: str | None = None, progress: Progress | None = None) -> ImageTable:
     """The images at `root`, a folder or the archive; `splits` is one of the official k-fold lists."""
-    found = find_download(FACTS, root, progress=progress)
-    rows, notes = with_official_parts(found, [Row.of(entry) for entry in found.entries], _SPLIT, splits)
-    return table_of(found, rows, notes)
+    download = find_download(FACTS, root, progress=progress)
+    rows, notes = with_official_parts(download, [Row.of(entry) for entry in download.entries], _SPLIT, splits)
+    return table_of(download, rows, notes)

@@ -76,12 +76,12 @@ _FRAME = re.compile(r"(.+)_(\d{1,9})\.\w+")
 
 def load(*, root: str, splits: str | None = None, progress: Progress | None = None) -> ImageTable:
     """The images at `root`, a folder or an archive; `splits` is the folder of the two official lists."""
-    found = find_download(FACTS, root, progress=progress)
-    rows, notes = with_official_parts(found, [Row.of(entry) for entry in found.entries], _SPLIT, splits)
+    download = find_download(FACTS, root, progress=progress)
+    rows, notes = with_official_parts(download, [Row.of(entry) for entry in download.entries], _SPLIT, splits)
     double = repeated_names(rows)
     if double:
         notes.append(f"{len(double)} frames are in two classes, and kept in both: {listed(double)}.")
-    return table_of(found, [with_video(row, _FRAME) for row in rows], notes)
+    return table_of(download, [with_video(row, _FRAME) for row in rows], notes)
 
 
 def with_video(row: Row, pattern: re.Pattern[str]) -> Row:

@@ -1,9 +1,9 @@
 """Rebuilds the 5,003-image subset of Hyper-Kvasir (Borgli et al., 2020, CC BY 4.0) from an official download.
 
 The list (path, group, box, thumbnail) names the images; images of one group are near duplicates. The rule was
-recovered from the subset's pictures and is not verified against the official archive: cut out the middle
-square, paint `box` black (it held the green positioning picture, which gives some classes away), shrink to
-128 x 128, save as JPEG. Seen in the pictures: quality 90 with halved colours; boxes painted before shrinking
+recovered from the subset's images and is not verified against the official archive: cut out the middle
+square, paint `box` black (it held the green picture of the scope's position, which gives some classes away), shrink to
+128 x 128, save as JPEG. Seen in the images: quality 90 with halved colours; boxes painted before shrinking
 (their edges are blended); no overshoot at sharp edges, as a bilinear filter leaves it. Not known: the filter
 itself, and rounding. So each rebuilt image is compared with the recorded mean colours of its quarters.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from endocil.errors import EndocilError
+from endocil.errors import DataError
 from endocil.io.files import filling_folder, read_csv, write_csv
 
 SIZE = 128
@@ -39,7 +39,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Report:
-    """What a rebuild wrote, and how it compares with the list."""
+    """The result of a rebuild, compared with the list."""
 
     folder: Path
     written: int
@@ -70,13 +70,13 @@ def rebuild(
     entries = read_list(list_file)
     source = _find_source(official_root, {entry.path.split("/")[0] for entry in entries})
     if out_folder.exists() and (not out_folder.is_dir() or any(out_folder.iterdir())):
-        raise EndocilError(f"{out_folder} exists and is not empty; choose a new folder")
+        raise DataError(f"{out_folder} exists and is not empty; choose a new folder")
     with filling_folder(out_folder) as temporary:
         results = _convert_all(entries, source, temporary / "labeled-images", progress)
         pairs = list(zip(entries, results, strict=True))
         written = [(entry.path, entry.group) for entry, result in pairs if not isinstance(result, str)]
         if not written:
-            raise EndocilError(f"none of the {len(entries)} images of {list_file} can be read in {source}")
+            raise DataError(f"none of the {len(entries)} images of {list_file} can be read in {source}")
         write_csv(temporary / "groups.csv", ("path", "group"), written)
     differ = [entry.path for entry, result in pairs if not isinstance(result, str) and result > TOLERANCE]
     missing = [f"{entry.path}: {result}" for entry, result in pairs if isinstance(result, str)]
@@ -84,18 +84,16 @@ def rebuild(
 
 
 def read_list(path: Path) -> list[Entry]:
-    """The lines of a list; a line that cannot be understood is refused."""
+    """The lines of a list; a malformed line is refused."""
     entries = []
     for number, row in enumerate(read_csv(path), start=2):
         try:
             box = tuple(float(part) for part in row["box"].split())
             entry = Entry(row["path"], row["group"], box, bytes.fromhex(row["thumbnail"]))
         except (KeyError, ValueError) as error:
-            raise EndocilError(f"{path}, line {number}: expected path, group, box, thumbnail") from error
+            raise DataError(f"{path}, line {number}: expected path, group, box, thumbnail") from error
         if len(entry.box) not in (0, 4) or len(entry.thumbnail) != 12:
-            raise EndocilError(
-                f"{path}, line {number}: a box has 4 numbers, a thumbnail 24 hexadecimal digits"
-            )
+            raise DataError(f"{path}, line {number}: a box has 4 numbers, a thumbnail 24 hexadecimal digits")
         entries.append(entry)
     return entries
 
@@ -121,7 +119,7 @@ def quarter_means(image: Image.Image) -> np.ndarray:
 def _find_source(root: Path, tops: set[str]) -> Path:
     """The folder that holds `tops` (lower-gi-tract, ...): root itself, above it or below it."""
     if not root.is_dir():
-        raise EndocilError(f"{root} is no folder; give the folder of the official Hyper-Kvasir download")
+        raise DataError(f"{root} is not a folder; give the folder of the official Hyper-Kvasir download")
     for place in (root, *root.resolve().parents):
         if any((place / name).is_dir() for name in tops):
             return place
@@ -129,7 +127,7 @@ def _find_source(root: Path, tops: set[str]) -> Path:
         if tops & set(folders):
             return Path(below)
         folders.sort()
-    raise EndocilError(
+    raise DataError(
         f"no folder {' or '.join(sorted(tops))} in or around {root}; give the folder of the official "
         f"Hyper-Kvasir download that holds labeled-images"
     )

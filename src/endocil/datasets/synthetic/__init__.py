@@ -2,7 +2,7 @@
 
 from endocil.datasets.synthetic.devices import DEVICES
 from endocil.datasets.synthetic.loader import SyntheticReader, load, write_folder
-from endocil.datasets.synthetic.picture import CLASSES, RENDERER_VERSION, contact_sheet, render
+from endocil.datasets.synthetic.renderer import CLASSES, RENDERER_VERSION, contact_sheet, render
 
 __all__ = [
     "CLASSES",

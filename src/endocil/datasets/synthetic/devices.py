@@ -1,4 +1,7 @@
-"""The three devices: how each one colours, sharpens, frames and disturbs what it sees."""
+"""The three devices, and the examinations made with them.
+
+A device colours, sharpens, frames and disturbs a scene. The images of one examination share patient, organ and device.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,14 +21,14 @@ class Device:
 
     mucosa: Colour  # how healthy mucosa looks in its light
     tint: Colour  # gain of each channel
-    haze: Colour  # colour of the veil over the picture
+    haze: Colour  # colour of the veil over the image
     veil: float  # share of the veil
     exposure: float
     contrast: float
     softness: float  # sigma of the blur, relative to the width
     vignette: float  # share of the light that the corners lose
     grain: float  # sigma of the sensor noise
-    window: Callable[[int], Field]  # 1 where there is a picture, 0 in the black frame
+    window: Callable[[int], Field]  # 1 inside the view, 0 in the black frame
 
 
 @lru_cache(maxsize=8)
@@ -92,7 +95,7 @@ DEVICES: dict[str, Device] = {
 
 
 def photograph(light: Field, device: Device, random: np.random.Generator) -> npt.NDArray[np.uint8]:
-    """The picture (size, size, 3) that the device takes of the light coming from a scene."""
+    """The image (size, size, 3) that the device takes of the light from a scene."""
     size = len(light)
     softness = device.softness * random.uniform(0.7, 1.4)
     shake = random.uniform(0.0, 0.016) if random.random() < 0.1 else 0.0
@@ -108,9 +111,6 @@ def photograph(light: Field, device: Device, random: np.random.Generator) -> npt
     image += random.standard_normal(image.shape, dtype=np.float32) * np.float32(device.grain)
     image *= device.window(size)[..., None]
     return np.asarray(np.clip(image, 0.0, 1.0) * np.float32(255.0)).astype(np.uint8)
-
-
-# Examinations: the organ, the device and the look that the images of one patient share.
 
 
 @dataclass(frozen=True)

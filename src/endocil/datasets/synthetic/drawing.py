@@ -1,7 +1,7 @@
-"""Grids, smooth random fields and blur: what every part of a synthetic image is made from.
+"""Parts of synthetic images: grids, smooth random fields, blur, and thin lines such as vessels, highlights and bubbles.
 
 All geometry is in relative coordinates (-1 to 1 across the image) and every random lattice has a size of its
-own, so an image of 64 and one of 256 pixels show the same picture.
+own, so an image of 64 and one of 256 pixels show the same scene.
 """
 
 import hashlib
@@ -16,6 +16,8 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw
 
 Field = npt.NDArray[Any]  # float32, of which numpy's annotations lose track in mixed expressions
+Point = tuple[float, float]
+_OVERSAMPLING = 4
 
 
 def random_source(*key: int | str) -> np.random.Generator:
@@ -98,19 +100,13 @@ def smoothstep(field: Field, low: float, high: float) -> Field:
     return curve
 
 
-# Thin things drawn as lines: branching vessels, fern-like vessel malformations, wet highlights, bubbles.
-
-_OVERSAMPLING = 4
-Point = tuple[float, float]
-
-
 class Canvas:
     """A grey drawing in relative coordinates, drawn four times finer than the image it becomes."""
 
     def __init__(self, size: int) -> None:
         self._half = size * _OVERSAMPLING / 2.0
-        self._picture = Image.new("L", (size * _OVERSAMPLING, size * _OVERSAMPLING))
-        self._draw = ImageDraw.Draw(self._picture)
+        self._image = Image.new("L", (size * _OVERSAMPLING, size * _OVERSAMPLING))
+        self._draw = ImageDraw.Draw(self._image)
 
     def line(self, points: Sequence[Point], width: float, strength: float = 1.0) -> None:
         at = [((x + 1.0) * self._half, (y + 1.0) * self._half) for x, y in points]
@@ -125,7 +121,7 @@ class Canvas:
 
     def field(self) -> Field:
         """The drawing as a field from 0 to 1, smoothed down to the image's size."""
-        return np.asarray(self._picture.reduce(_OVERSAMPLING), np.float32) / np.float32(255.0)
+        return np.asarray(self._image.reduce(_OVERSAMPLING), np.float32) / np.float32(255.0)
 
     def _box(self, centre: Point, radius: float) -> tuple[float, float, float, float]:
         x, y, r = (centre[0] + 1.0) * self._half, (centre[1] + 1.0) * self._half, radius * self._half
@@ -179,7 +175,7 @@ def draw_vessels(random: np.random.Generator, size: int, density: float) -> Fiel
 
 
 def draw_highlights(random: np.random.Generator, size: int, lumen: Point) -> Field:
-    """Groups of small bright dashes that lie across the way to the lumen, as on wet folds."""
+    """Groups of small bright dashes across the direction of the lumen, as on wet folds."""
     canvas = Canvas(size)
     for _ in range(int(random.integers(1, 5))):
         middle = random.uniform(-0.85, 0.85, 2)

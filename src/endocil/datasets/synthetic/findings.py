@@ -1,6 +1,6 @@
-"""The findings: each function adds one to a scene. Sizes, places, turns and strengths vary, on purpose widely.
+"""The findings and landmarks: each function adds one to a scene. Sizes, places, angles and strengths vary widely.
 
-Some are hard to tell apart, as in life: a small ulcer and an erosion, an angiectasia and a little blood, a
+Some are hard to tell apart, as in reality: a small ulcer and an erosion, an angiectasia and a little blood, a
 polyp under weak dye with or without the cushion below it.
 """
 
@@ -163,9 +163,6 @@ def stool(scene: Scene) -> None:
         scene.paint(mask * np.float32(random.uniform(0.5, 0.95)), colour)
         scene.stain(mask * smoothstep(crumbs, -0.5, 1.5), (0.75, 0.72, 0.7))
         scene.height += mask * (0.06 * np.clip(1.0 - spot.rho, 0.0, 1.0) + 0.012 * crumbs)
-
-
-# Landmarks, and what changes the shape or the colour of a whole stretch: each builds its own tube.
 
 
 def z_line(scene: Scene) -> None:

@@ -1,8 +1,8 @@
 """Synthetic endoscopy as a table of images, and as a folder of PNG files.
 
 The counts are long-tailed: they fall geometrically along `BY_FREQUENCY`, a fixed order with no relation to the
-alphabet. Runs of four images are one patient: same device, same mucosa, so a split by image leaks between the
-parts as it does with video frames, and a split by group does not.
+alphabet. Each four consecutive images are of one patient: same device, same mucosa. So a split by image leaks between
+the parts, as it does with video frames, and a split by group does not.
 """
 
 import hashlib
@@ -16,14 +16,14 @@ import numpy.typing as npt
 from PIL import Image
 
 from endocil.data.table import ImageTable, UnreadableImageError
-from endocil.datasets.synthetic.picture import (
+from endocil.datasets.synthetic.renderer import (
     CLASSES,
     IMAGES_PER_PATIENT,
     RENDERER_VERSION,
     device_of,
     render,
 )
-from endocil.errors import EndocilError
+from endocil.errors import ResourceError, SettingsError
 from endocil.io.files import filling_folder
 
 BY_FREQUENCY = (
@@ -49,7 +49,7 @@ class SyntheticReader:
     """Draws an image when it is read; there are no files."""
 
     seed: int
-    in_processes: ClassVar[bool] = True  # drawing is Python's own work, which threads do not share
+    in_processes: ClassVar[bool] = True  # drawing is mostly Python, which threads do not speed up
 
     def read(self, image_id: str, size: int) -> npt.NDArray[np.uint8]:
         finding, _, name = image_id.partition("/")
@@ -68,9 +68,9 @@ def load(
 ) -> ImageTable:
     """`images` images of the `classes` most frequent classes; the largest has `imbalance` times the smallest."""
     if not 2 <= classes <= len(CLASSES):
-        raise EndocilError(f"data.classes is {classes}; expected 2 to {len(CLASSES)}")
+        raise SettingsError(f"data.classes is {classes}; expected 2 to {len(CLASSES)}")
     if imbalance < 1.0:
-        raise EndocilError(f"data.imbalance is {imbalance}; expected 1 (all classes alike) or more")
+        raise SettingsError(f"data.imbalance is {imbalance}; expected 1 (all classes equal) or more")
     by_class = dict(zip(BY_FREQUENCY[:classes], long_tailed_counts(images, classes, imbalance), strict=True))
     names = tuple(sorted(by_class))
     rows = [(label, name, index) for label, name in enumerate(names) for index in range(by_class[name])]
@@ -92,7 +92,7 @@ def long_tailed_counts(images: int, classes: int, imbalance: float) -> list[int]
     largest_rests = np.argsort(counts - exact, kind="stable")[: images - counts.sum()]
     counts[largest_rests] += 1
     if counts.min() < 1:
-        raise EndocilError(
+        raise SettingsError(
             f"data.images is {images}: too few for {classes} classes with imbalance {imbalance}; "
             f"take more images, fewer classes or a smaller imbalance"
         )
@@ -110,7 +110,7 @@ def write_folder(
 ) -> None:
     """Write `<class>/<index>.png`; the folder appears when all images are in it, or not at all."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise EndocilError(f"{folder} is not empty; expected a new or an empty folder, choose another one")
+        raise ResourceError(f"{folder} is not empty; expected a new or an empty folder, choose another one")
     table = load(seed=seed, images=images, imbalance=imbalance)
     with filling_folder(folder.absolute()) as unfinished:
         _write_images(table, unfinished, size, progress)

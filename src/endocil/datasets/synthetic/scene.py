@@ -1,4 +1,4 @@
-"""The inside of a gut before any finding: lumen, folds, mucosa, and the light that falls on them."""
+"""The inside of a gut: lumen, folds, mucosa and light, and places on the wall for findings."""
 
 import math
 from dataclasses import dataclass
@@ -141,9 +141,6 @@ def illuminate(scene: Scene) -> Field:
     bright = np.clip(shine + dashes, 0.0, 1.0) * scene.gloss * smoothstep(scene.shadow, 0.1, 0.7)
     light += bright[..., None] * np.asarray((0.8, 0.77, 0.75), np.float32)
     return light
-
-
-# Places on the wall where a finding sits, and domes that rise there.
 
 
 @dataclass(frozen=True)

@@ -245,6 +245,36 @@ def add_to_tar(file: tarfile.TarFile, name: str, data: bytes) -> None:
     file.addfile(member, io.BytesIO(data))
 
 
+SPACE = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
+_OFFICE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+_PACKAGE = "http://schemas.openxmlformats.org/package/2006"
+_TYPE = "application/vnd.openxmlformats-officedocument.spreadsheetml"
+
+
+def xlsx_parts(sheets: Sequence[str], strings: Sequence[str] = ()) -> dict[str, str]:
+    """The parts of a workbook; the files of its sheets are numbered from the last one on."""
+    numbers = range(len(sheets), 0, -1)
+    links = "".join(
+        f'<Relationship Id="rId{n}" Type="{_OFFICE}/worksheet" Target="worksheets/sheet{n}.xml"/>'
+        for n in numbers
+    )
+    named = "".join(f'<sheet name="Sheet{n}" sheetId="{n}" r:id="rId{n}"/>' for n in numbers)
+    overrides = "".join(
+        f'<Override PartName="/xl/{name}.xml" ContentType="{_TYPE}.{kind}+xml"/>'
+        for name, kind in (("workbook", "sheet.main"), ("sharedStrings", "sharedStrings"))
+    )
+    texts = "".join(
+        f"<si><r><t>{escape(text[:3])}</t></r><r><t>{escape(text[3:])}</t></r></si>" for text in strings
+    )
+    return {
+        "[Content_Types].xml": f'<Types xmlns="{_PACKAGE}/content-types">{overrides}</Types>',
+        "xl/workbook.xml": f'<workbook {SPACE} xmlns:r="{_OFFICE}"><sheets>{named}</sheets></workbook>',
+        "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{_PACKAGE}/relationships">{links}</Relationships>',
+        "xl/sharedStrings.xml": f"<sst {SPACE}>{texts}</sst>",
+        **{f"xl/worksheets/sheet{n}.xml": text for n, text in zip(numbers, sheets, strict=True)},
+    }
+
+
 def write_xlsx(path: Path, rows: Sequence[Sequence[str | int]], *, inline: bool = False) -> Path:
     """Two sheets, the second with totals, as the organisers' tables; texts shared or inline; empty cells left out."""
     strings: list[str] = []
@@ -264,19 +294,9 @@ def write_xlsx(path: Path, rows: Sequence[Sequence[str | int]], *, inline: bool 
         + "</row>"
         for i, row in enumerate(rows, start=1)
     ]
-    space = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
-    link = 'xmlns:r="http://schemas.openxmlformats.org/officeDocument/2006/relationships"'
-    parts = {
-        "xl/workbook.xml": f'<workbook {space} {link}><sheets><sheet name="Sheet1" r:id="rId7"/>'
-        f'<sheet name="Sheet2" r:id="rId1"/></sheets></workbook>',
-        "xl/_rels/workbook.xml.rels": '<Relationships><Relationship Id="rId1" Target="worksheets/sheet1.xml"/>'
-        '<Relationship Id="rId7" Target="worksheets/sheet2.xml"/></Relationships>',
-        "xl/worksheets/sheet1.xml": f"<worksheet {space}><sheetData><row><c><v>9</v></c></row></sheetData></worksheet>",
-        "xl/worksheets/sheet2.xml": f"<worksheet {space}><sheetData>{''.join(lines)}</sheetData></worksheet>",
-        "xl/sharedStrings.xml": f"<sst {space}>"
-        + "".join(
-            f"<si><r><t>{escape(text[:3])}</t></r><r><t>{escape(text[3:])}</t></r></si>" for text in strings
-        )
-        + "</sst>",
-    }
+    first, second = (
+        f"<worksheet {SPACE}><sheetData>{text}</sheetData></worksheet>"
+        for text in ("".join(lines), '<row r="1"><c r="A1"><v>9</v></c></row>')
+    )
+    parts = xlsx_parts([first, second], strings)
     return zip_files(path, {name: text.encode() for name, text in parts.items()})

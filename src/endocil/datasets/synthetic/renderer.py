@@ -1,4 +1,4 @@
-"""One image, from its (seed, finding, index) to its pixels."""
+"""One image, from its (seed, finding, index) to its pixels; and a contact sheet of images of all classes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +8,6 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFont
 
 from endocil.datasets.synthetic import findings
-from endocil.datasets.synthetic import findings as landmarks
 from endocil.datasets.synthetic.devices import DEVICES, draw_device, draw_patient, photograph
 from endocil.datasets.synthetic.drawing import (
     Canvas,
@@ -23,10 +22,13 @@ from endocil.datasets.synthetic.scene import Scene, add_tube, empty_scene, illum
 RENDERER_VERSION = 1
 IMAGES_PER_PATIENT = 4
 
+_GAP = 3  # pixels between the images of a contact sheet
+_PAPER, _INK = (255, 255, 255), (30, 30, 30)
+
 
 @dataclass(frozen=True)
 class Finding:
-    """How a class is drawn, where it occurs, how far off the lumen may lie and how deep the tube goes on."""
+    """How a class is drawn, in which organs it occurs, how far off the lumen is and how deep the tube goes on."""
 
     add: Callable[[Scene], None]
     organs: tuple[str, ...]
@@ -39,18 +41,18 @@ ANYWHERE = ("oesophagus", "stomach", "small-bowel", "colon")
 FINDINGS: dict[str, Finding] = {
     "angiectasia": Finding(findings.angiectasia, ("small-bowel", "colon")),
     "bleeding": Finding(findings.bleeding, ANYWHERE),
-    "cecum": Finding(landmarks.cecum, ("colon",), reach=(0.0, 0.4), depth=(0.1, 0.4)),
+    "cecum": Finding(findings.cecum, ("colon",), reach=(0.0, 0.4), depth=(0.1, 0.4)),
     "dyed-lifted-polyp": Finding(findings.dyed_lifted_polyp, ("colon", "stomach")),
     "dyed-resection-margin": Finding(findings.dyed_resection_margin, ("colon", "stomach")),
     "erosion": Finding(findings.erosion, ("stomach", "small-bowel", "colon")),
     "lymphangiectasia": Finding(findings.lymphangiectasia, ("small-bowel",)),
     "normal-mucosa": Finding(findings.normal_mucosa, ANYWHERE),
-    "oesophagitis": Finding(landmarks.oesophagitis, ("oesophagus",), reach=(0.0, 0.4)),
+    "oesophagitis": Finding(findings.oesophagitis, ("oesophagus",), reach=(0.0, 0.4)),
     "polyp": Finding(findings.polyp, ("colon", "colon", "stomach")),
-    "pylorus": Finding(landmarks.pylorus, ("stomach",), reach=(0.0, 0.4), depth=(0.1, 0.4)),
+    "pylorus": Finding(findings.pylorus, ("stomach",), reach=(0.0, 0.4), depth=(0.1, 0.4)),
     "stool": Finding(findings.stool, ("colon",)),
     "ulcer": Finding(findings.ulcer, ("stomach", "small-bowel", "colon")),
-    "z-line": Finding(landmarks.z_line, ("oesophagus",), reach=(0.0, 0.4)),
+    "z-line": Finding(findings.z_line, ("oesophagus",), reach=(0.0, 0.4)),
 }
 
 
@@ -77,7 +79,7 @@ def render(seed: int, finding: str, index: int, size: int) -> npt.NDArray[np.uin
 
 
 def _add_debris(scene: Scene) -> None:
-    """What may be in any picture: specks of food or stool, red spots, foam."""
+    """What may be in any image: specks of food or stool, red spots, foam."""
     random, size = scene.random, scene.size
     if random.random() < 0.2:
         canvas = Canvas(size)
@@ -93,14 +95,8 @@ def _add_debris(scene: Scene) -> None:
         scene.paint(0.7 * draw_bubbles(random, size), (0.95, 0.92, 0.85))
 
 
-# A contact sheet: one row per class, its name beside images of all three devices.
-
-_GAP = 3
-_PAPER, _INK = (255, 255, 255), (30, 30, 30)
-
-
 def contact_sheet(seed: int, size: int, per_class: int) -> Image.Image:
-    """`per_class` images of `size` pixels for each class, a different patient each, sorted by device."""
+    """A row for each class with its name and `per_class` images of `size` pixels, of different patients, by device."""
     names_width = int(max(_font(size).getlength(name) for name in CLASSES)) + 4 * _GAP
     width = names_width + per_class * (size + _GAP)
     sheet = Image.new("RGB", (width, len(CLASSES) * (size + _GAP) + _GAP), _PAPER)
