@@ -158,11 +158,11 @@ def prepared(**options: object) -> tuple:
 def test_the_first_loss_equals_a_plain_loop_over_corrected_logits() -> None:
     method, (phase, _), batch = prepared(temperature=3.0)
     losses = {name: loss.tolist() for name, loss in phase.objective(batch).losses.items()}
-    logits, taught = method(batch.images).tolist(), method.teacher(batch.images).tolist()
+    logits, teacher_logits = method(batch.images).tolist(), method.teacher(batch.images).tolist()
     for n, label in enumerate(batch.labels.tolist()):
         total = math.log(sum(math.exp(z) for z in logits[n])) - logits[n][label]
         student = [z / 3.0 for z in logits[n][:3]]
-        teacher = [math.exp(z / 3.0) for z in taught[n]]
+        teacher = [math.exp(z / 3.0) for z in teacher_logits[n]]
         log_sum = math.log(sum(math.exp(z) for z in student))
         kept = -sum(p / sum(teacher) * (z - log_sum) for p, z in zip(teacher, student, strict=True))
         assert losses["classification"][n] == pytest.approx(2 / 5 * total, abs=1e-10)

@@ -118,12 +118,14 @@ def test_compression_equals_a_plain_loop_and_its_gradient_is_student_minus_targe
 
 
 def test_even_counts_make_it_plain_distillation_and_any_counts_a_target_that_adds_up_to_one() -> None:
-    logits, taught = torch.randn(2, 5, 6, generator=torch.Generator().manual_seed(0)).double()
+    logits, teacher_logits = torch.randn(2, 5, 6, generator=torch.Generator().manual_seed(0)).double()
     even, uneven = (class_balanced_weights(torch.tensor(n), 0.97) for n in ([40] * 6, COUNTS))
     assert torch.allclose(even, torch.ones(6).double())
-    assert torch.allclose(balanced_distillation(logits, taught, even, 2.0), distillation(logits, taught, 2.0))
+    assert torch.allclose(
+        balanced_distillation(logits, teacher_logits, even, 2.0), distillation(logits, teacher_logits, 2.0)
+    )
     assert uneven.sum().item() == pytest.approx(6.0)
-    flat = balanced_distillation(torch.zeros(5, 6).double(), taught, uneven, 2.0)
+    flat = balanced_distillation(torch.zeros(5, 6).double(), teacher_logits, uneven, 2.0)
     assert torch.allclose(flat, torch.full((5,), 6.0).double().log())  # log C times the sum of the target
 
 
@@ -205,8 +207,10 @@ def test_aligned_rows_are_as_long_as_said_and_the_student_learns_from_aligned_lo
         method.teacher.classifier.bias.normal_()
     before, during = state_of(method), compressing.objective(batch)
     method.consolidate(Task(1, 4, 2), data_of(images, Task(1, 4, 2)))
-    for name in ("teacher.classifier", "classifier"):
+    for name, measured in (("teacher.classifier", "teacher_alignment"), ("classifier", "student_alignment")):
         classifier = method.get_submodule(name)
+        factor = classifier.weight[4:] / before[f"{name}.weight"][4:]
+        assert method.measurements[measured] == pytest.approx(factor.mean().item())
         lengths = classifier.weight.norm(dim=1)
         assert (lengths[4:].mean() / lengths[:4].mean()).item() == pytest.approx(1.5 ** (4 / 2))
         assert torch.equal(classifier.weight[:4], before[f"{name}.weight"][:4])

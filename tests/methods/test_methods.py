@@ -12,8 +12,7 @@ from endocil.components.gradients import CalibratedGradient
 from endocil.data.batches import Batch
 from endocil.data.cache import Images
 from endocil.data.scenario import Task
-from endocil.methods import common as moves
-from endocil.methods import method_options
+from endocil.methods import common, method_options
 from endocil.methods.base import Schedule, shared_schedule
 
 
@@ -38,7 +37,7 @@ def test_finetune_gives_old_rows_no_gradient_from_the_data(images: Images, tmp_p
     pictures = functional.interpolate(torch.randn(6, 3, 8, 8), 32)
     features = life.method.embed(pictures)
     logits = life.method.classify(features)
-    cross_entropy = moves.cross_entropy_on_new(task, life.data(task))
+    cross_entropy = common.cross_entropy_on_new(task, life.data(task))
     cross_entropy(logits, torch.tensor([3, 4, 5, 3, 4, 5])).mean().backward()
     assert float(life.method.classifier.weight.grad[task.old].abs().max()) == 0.0
     assert float(life.method.classifier.bias.grad[task.old].abs().max()) == 0.0
@@ -59,7 +58,7 @@ def test_finetunes_old_rows_move_by_weight_decay_alone(images: Images, tmp_path:
 def test_one_new_class_takes_all_seen_logits_and_the_log_says_so(images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path, new_method("finetune"), increments=(2, 1, 3))
     logits, labels, task = torch.randn(4, 3), torch.tensor([2, 2, 2, 2]), life.scenario.tasks[1]
-    loss = moves.cross_entropy_on_new(task, life.data(task))(logits, labels)
+    loss = common.cross_entropy_on_new(task, life.data(task))(logits, labels)
     assert torch.equal(loss, functional.cross_entropy(logits, labels, reduction="none"))
     assert "one new class" in life.method.notes(task, life.data(task))[0]
     later = life.scenario.tasks[2]

@@ -6,7 +6,13 @@ from torch import Tensor, nn
 
 from endocil import EndocilError
 from endocil.data.seeding import generator
-from endocil.networks import GrowingClassifier, LastBlocks, WholeBranches, build_backbone, side_by_side
+from endocil.networks import (
+    GrowingClassifier,
+    LastBlocks,
+    WholeBranches,
+    build_backbone,
+    concatenate_features,
+)
 
 
 def small(**options: object) -> nn.Module:
@@ -61,7 +67,7 @@ def test_features_of_whole_branches_stand_in_the_order_of_the_tasks() -> None:
     found = branches.features(backbone, images)
     expected = [backbone(images), branches[0](images), branches[1](images)]
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
-    assert torch.equal(side_by_side(found), torch.cat(expected, dim=1))
+    assert torch.equal(concatenate_features(found), torch.cat(expected, dim=1))
     assert not torch.allclose(found[0], found[1])
 
 
@@ -85,7 +91,7 @@ def test_one_branch_alone_gives_the_features_of_the_backbone() -> None:
     backbone, images = small().eval(), torch.randn(2, 3, 32, 32)
     for branches in (WholeBranches(), LastBlocks()):
         (only,) = branches.features(backbone, images)
-        assert side_by_side([only]) is only
+        assert concatenate_features([only]) is only
         assert torch.equal(only, backbone(images))
 
 

@@ -13,7 +13,7 @@ from endocil.data.seeding import generator
 from endocil.errors import EndocilError
 from endocil.networks import stages as freezing
 from endocil.networks.batch_norm import share_batch_norm, unshared_batch_norm
-from endocil.networks.branches import LastBlocks, WholeBranches, side_by_side
+from endocil.networks.branches import LastBlocks, WholeBranches, concatenate_features
 from endocil.networks.classifier import Boosted, GrowingClassifier
 from endocil.networks.resnet import ResNet, ResNet18, ResNet34, initialise
 from endocil.networks.stages import trained_parts
@@ -29,10 +29,10 @@ __all__ = [
     "WholeBranches",
     "build_backbone",
     "compile_backbones",
+    "concatenate_features",
     "instruction_set",
     "is_compiled",
     "share_batch_norm",
-    "side_by_side",
     "trained_parts",
     "uncompiled",
     "unshared_batch_norm",

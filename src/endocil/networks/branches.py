@@ -70,5 +70,5 @@ class LastBlocks(nn.ModuleList):
             )
 
 
-def side_by_side(features: list[Tensor]) -> Tensor:
+def concatenate_features(features: list[Tensor]) -> Tensor:
     return features[0] if len(features) == 1 else torch.cat(features, dim=1)  # (B, d * branches)
