@@ -15,7 +15,7 @@ from small import SMALL, runs_in
 from endocil import EndocilError
 from endocil.cli.ledger import add
 from endocil.runs.sweep.plan import plan, read_sweep
-from endocil.runs.sweep.sweep import SweepFolder
+from endocil.runs.sweep.runner import SweepFolder
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="locks of POSIX")
 

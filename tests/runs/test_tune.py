@@ -11,10 +11,11 @@ from commands import endocil
 from small import SMALL, write_sweep
 
 from endocil import EndocilError, load_settings, run
+from endocil.cli.sweep import ranking_table
 from endocil.reports.ledger import add_to_ledger
 from endocil.runs.experiments import label
 from endocil.runs.sweep.plan import plan, read_sweep
-from endocil.runs.sweep.tune import points, ranked, table
+from endocil.runs.sweep.tune import points, rank_candidates
 
 RATES = {"train.learning_rate": [0.1, 0.00001]}
 
@@ -121,7 +122,7 @@ def test_a_metric_without_a_value_is_an_error_and_gives_no_rank(
     folder.mkdir()
     (folder / "best.toml").write_text("of an earlier metric")
     without = SimpleNamespace(metrics={"softmax": {"af": None}})  # such as the forgetting of a single task
-    monkeypatch.setattr("endocil.runs.sweep.sweep.run_all", lambda *arguments: [])
+    monkeypatch.setattr("endocil.runs.sweep.runner.run_all", lambda *arguments: [])
     monkeypatch.setattr("endocil.runs.folder.RunFolder.finished", lambda self: True)
     monkeypatch.setattr("endocil.runs.records.read_run", lambda path: without)
     status, _, errors = endocil("tune", file, "-o", folder)
@@ -164,7 +165,7 @@ def test_the_best_settings_keep_the_threads_of_the_user_and_not_those_of_the_swe
     asked = read_sweep(write_sweep(tmp_path, settings="smoke", set=chosen, search=RATES))
     runs = plan(asked, tmp_path, (), points(asked))
     assert {one.settings.run.threads for one in runs} == {kept or 1}
-    assert ranked(runs, {}, "softmax.acc_avg")[0].settings().run.threads == kept
+    assert rank_candidates(runs, {}, "softmax.acc_avg")[0].settings().run.threads == kept
 
 
 @pytest.mark.parametrize(("metric", "first"), [("softmax.acc_avg", 0.1), ("softmax.af", 0.001)])
@@ -181,10 +182,10 @@ def test_candidates_are_ranked_by_the_mean_over_seeds_and_unfinished_ones_come_l
         for one in runs
         if (value := values[one.settings.train.learning_rate][one.settings.seed]) is not None
     }
-    found = ranked(runs, records, metric)
+    found = rank_candidates(runs, records, metric)
     order = [one.settings().train.learning_rate for one in found]
     assert order == [first, *({0.1, 0.001} - {first}), 0.5]
     assert found[-1].mean is None
-    text = table(found, metric).text()
+    text = ranking_table(found, metric).text()
     assert "51.00 ± 1.41" in text
     assert "99.00" not in text
