@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,7 +29,7 @@ def batch_of(images: Tensor, labels: list[int]) -> Batch:
     return Batch(images, torch.tensor(labels), known, torch.tensor(labels), known)
 
 
-def prepared(**options: object) -> tuple[Method, Batch, dict[str, Tensor]]:
+def prepared(**options: Any) -> tuple[Method, Batch, dict[str, Tensor]]:
     """A method in float64 in its third task, a batch of every class, and the losses of that batch."""
     torch.manual_seed(0)
     method = new_method("der", **options)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ class Body(nn.Module):
         return self.layer(images.flatten(1))
 
 
-def small(**options: object) -> DGR:
+def small(**options: Any) -> DGR:
     torch.manual_seed(0)
     return DGR(Body(), **options).double()
 
@@ -99,7 +100,9 @@ def kept_back(z: np.ndarray, teacher_logits: np.ndarray, gone: np.ndarray, varia
     return (even * (softmax(z / 2) - target) + (1 - even) * lost * (softmax(mixed / 2) - target)) / 2
 
 
-def numpy_task(task: Task, net: list, teacher: list, images: Images, variant: str, new_ratio: str) -> list:
+def numpy_task(
+    task: Task, net: list[Any], teacher: list[Any], images: Images, variant: str, new_ratio: str
+) -> list[Any]:
     """A, W, b after the task: written from the specification, number by number."""
     full = np.bincount(images.table.labels)[: task.n_seen]
     n_old, n_new, kept = task.n_old, task.n_new, np.minimum(full, QUOTA)

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ def a_batch(phase: Phase, n: int = 8) -> Batch:
     return next(iter(training_batches(phase.images, n, None, 0, ("test",), torch.device("cpu"))))
 
 
-def life_of(images: Images, folder: Path, **options: object) -> Life:
+def life_of(images: Images, folder: Path, **options: Any) -> Life:
     return Life(images, folder, new_method("lwf", epochs=1, **options), increments=(3, 3))
 
 

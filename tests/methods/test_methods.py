@@ -1,6 +1,7 @@
 """Each method's own invariants."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from endocil.methods import common, method_options
 from endocil.methods.base import Schedule, shared_schedule
 
 
-def lived(images: Images, folder: Path, name: str, *, select: str | None = None, **options: object) -> Life:
+def lived(images: Images, folder: Path, name: str, *, select: str | None = None, **options: Any) -> Life:
     return Life(images, folder, new_method(name, **options), select=select).live()
 
 
@@ -120,7 +121,9 @@ def test_endocil_with_its_three_components_exchanged_is_icarl_bit_for_bit(
     "exchange",
     [{"loss": "cross_entropy"}, {"gradients": "plain"}, {"reduction": "weights"}, {"gamma_max": 0.1}],
 )
-def test_each_component_of_endocil_does_something(images: Images, tmp_path: Path, exchange: dict) -> None:
+def test_each_component_of_endocil_does_something(
+    images: Images, tmp_path: Path, exchange: dict[str, Any]
+) -> None:
     whole = lived(images, tmp_path / "whole", "endocil")
     other = lived(images, tmp_path / "other", "endocil", **exchange)
     assert "classifier.weight" in differing(state_of(whole.method), state_of(other.method))
@@ -144,8 +147,8 @@ def test_reduction_by_weights_divides_by_the_mean_weight_of_the_whole_batch() ->
     new = torch.zeros(4, dtype=torch.bool)
     whole = Batch(logits, labels, new, labels, new)
     half = Batch(logits[:2], labels[:2], new[:2], labels, new)
-    by_images = new_method("endocil").classification(task, counts)
-    by_weights = new_method("endocil", reduction="weights").classification(task, counts)
+    by_images = new_method("endocil").label_loss(task, counts)
+    by_weights = new_method("endocil", reduction="weights").label_loss(task, counts)
     mean_weight = class_balanced_weights(counts)[labels].mean().float()
     assert torch.allclose(by_weights(logits, whole), by_images(logits, whole) / mean_weight)
     assert torch.allclose(by_weights(logits[:2], half), by_images(logits[:2], half) / mean_weight)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -24,7 +25,7 @@ LABELS = torch.tensor([0, 3, 1, 0, 2, 1, 1, 0, 3, 2])  # two old classes, two ne
 KNOWN = LABELS < 2
 
 
-def grown(name: str = "mrfa", **options: object) -> MRFA:
+def grown(name: str = "mrfa", **options: Any) -> MRFA:
     """Ready for its second task, in float64, with a teacher unlike itself."""
     method = new_method(name, **options)
     method.grow(Task(0, 0, 2))
@@ -49,7 +50,7 @@ def objective_of(method: MRFA, images: Images):
     return phase.objective
 
 
-def stages(network: nn.Module, classifier: nn.Module) -> list:
+def stages(network: nn.Module, classifier: nn.Module) -> list[Any]:
     """The network cut before each site."""
 
     def stem(x: Tensor) -> Tensor:
@@ -61,19 +62,19 @@ def stages(network: nn.Module, classifier: nn.Module) -> list:
     return [stem, network.layer1, network.layer2, network.layer3, last, classifier]
 
 
-def through(parts: list, x: Tensor) -> Tensor:
+def through(parts: list[Any], x: Tensor) -> Tensor:
     for part in parts:
         x = part(x)
     return x
 
 
-def pushed_logits(cut: list, picture: Tensor, site: int, amount: float, gradient: Tensor) -> Tensor:
+def pushed_logits(cut: list[Any], picture: Tensor, site: int, amount: float, gradient: Tensor) -> Tensor:
     """One image through the network; what the site sees is moved by amount |x|^2 gradient."""
     x = through(cut[: site + 1], picture)
     return through(cut[site + 1 :], x + amount * (x**2).sum() * gradient)
 
 
-def gradient_at(cut: list, picture: Tensor, label: Tensor, site: int, share: float) -> Tensor:
+def gradient_at(cut: list[Any], picture: Tensor, label: Tensor, site: int, share: float) -> Tensor:
     x = through(cut[: site + 1], picture).detach().requires_grad_()
     loss = share * functional.cross_entropy(through(cut[site + 1 :], x), label)
     return torch.autograd.grad(loss, x)[0]

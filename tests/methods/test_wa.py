@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,7 +33,7 @@ def a_batch(images: ImageSet, n: int = 8) -> Batch:
     return next(iter(training_batches(images, n, None, 0, ("test",), torch.device("cpu"))))
 
 
-def life_of(images: Images, folder: Path, **options: object) -> Life:
+def life_of(images: Images, folder: Path, **options: Any) -> Life:
     return Life(images, folder, new_method("wa", epochs=1, **options), increments=(4, 2))
 
 
@@ -98,7 +99,12 @@ def test_alignment_scales_the_new_rows_by_one_number_and_touches_nothing_else(
 ) -> None:
     life = life_of(images, tmp_path)
     task, phase = in_second_task(life)
-    options = {"fabric": life.fabric, "augmentation": life.learner.augmentation, "seed": 0, "key": (1, 0)}
+    options: dict[str, Any] = {
+        "fabric": life.fabric,
+        "augmentation": life.learner.augmentation,
+        "seed": 0,
+        "key": (1, 0),
+    }
     list(fit(phase, life.method, **options, observe=life.method.classifier))
     before = state_of(life.method)
     ratio = lengths(life.method)[task.old].double().mean() / lengths(life.method)[task.new].double().mean()

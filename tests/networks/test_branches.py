@@ -1,5 +1,7 @@
 """Networks with a branch for each task, and the classifier that widens with them."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,7 +17,7 @@ from endocil.networks import (
 )
 
 
-def small(**options: object) -> nn.Module:
+def small(**options: Any) -> nn.Module:
     return build_backbone("resnet18", seed=0, options={"width": 8}, **options)[0]
 
 
@@ -129,12 +131,12 @@ def test_frozen_stages_stay_frozen_in_last_blocks_too() -> None:
 
 
 def test_a_backbone_without_a_last_block_is_refused_with_what_it_lacks() -> None:
-    LastBlocks.refuse_indivisible(small())
+    LastBlocks.check_divisible(small())
     with pytest.raises(
         EndocilError,
         match=r"network\.backbone Linear cannot be divided .* it has no general, last_block, special, stages",
     ):
-        LastBlocks.refuse_indivisible(nn.Linear(3, 3))
+        LastBlocks.check_divisible(nn.Linear(3, 3))
 
 
 def test_resnet18_divides_into_a_general_part_and_a_last_block_of_the_stated_sizes() -> None:

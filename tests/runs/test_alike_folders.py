@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,7 +52,7 @@ def write_settings(folder: Path) -> None:
     (folder / "mine.toml").write_text(tomli_w.dumps(settings))
 
 
-def write_sweep(file: Path, **content: object) -> Path:
+def write_sweep(file: Path, **content: Any) -> Path:
     file.write_text(tomli_w.dumps(content))
     return file
 

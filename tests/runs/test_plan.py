@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli_w
@@ -17,7 +18,7 @@ from endocil.runs.sweep.tune import points
 HOME = Path(__file__).parents[2]
 
 
-def planned(folder: Path, *overrides: str, **content: object) -> list[PlannedRun]:
+def planned(folder: Path, *overrides: str, **content: Any) -> list[PlannedRun]:
     file = write_sweep(folder, **content)
     return plan(read_sweep(file), file.parent, overrides)
 
@@ -175,7 +176,9 @@ def test_a_run_takes_one_thread_unless_told_and_as_many_run_as_have_cores(
         ({"search": {"seed": {"low": 3, "high": 1}}}, ["low must lie below high"]),
     ],
 )
-def test_what_is_wrong_in_a_sweep_file_is_named(tmp_path: Path, content: dict, words: list[str]) -> None:
+def test_what_is_wrong_in_a_sweep_file_is_named(
+    tmp_path: Path, content: dict[str, Any], words: list[str]
+) -> None:
     with pytest.raises(EndocilError) as found:
         planned(tmp_path, **content)
     assert all(word in str(found.value) for word in words), found.value

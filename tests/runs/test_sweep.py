@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import tomli_w
@@ -43,7 +44,7 @@ EPOCHS = 60  # of each task: enough that a run is never at its end before a star
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and locks of POSIX")
 
 
-def alone(folder: Path, name: str, **changes: object) -> dict[str, bytes]:
+def alone(folder: Path, name: str, **changes: Any) -> dict[str, bytes]:
     """The same experiment without a sweep, under the name that the sweep gave it."""
     run({**SMALL, **changes}, folder / name)
     return {key: value for key, value in results(folder).items() if key.startswith(name)}
@@ -124,7 +125,7 @@ def test_data_is_read_once_and_a_method_built_once_for_all_seeds_and_memories(
     def counting(name: str) -> None:
         actual = getattr(checking, name)
 
-        def counts(*arguments: object, **named: object) -> object:
+        def counts(*arguments: object, **named: Any) -> object:
             counted[name] += 1
             return actual(*arguments, **named)
 
@@ -354,7 +355,7 @@ def test_an_address_where_no_ray_answers_is_refused_at_once(scheme: str) -> None
 
 
 def test_a_run_must_fit_on_one_machine_of_the_cluster() -> None:
-    def machine(cpus: float, gpus: float, *, alive: bool = True) -> dict:
+    def machine(cpus: float, gpus: float, *, alive: bool = True) -> dict[str, Any]:
         return {"Alive": alive, "Resources": {"CPU": cpus, **({"GPU": gpus} if gpus else {})}}
 
     machines = [machine(2, 0), machine(2, 1), machine(8, 8, alive=False)]
@@ -365,19 +366,19 @@ def test_a_run_must_fit_on_one_machine_of_the_cluster() -> None:
             _check_resources(cluster, RunResources(cpus, gpus))
 
 
-def write_events(job: Job, *events: dict) -> None:
+def write_events(job: Job, *events: dict[str, Any]) -> None:
     job.folder.mkdir(parents=True, exist_ok=True)
     rows = [f"i{i},c,{i // 6},train,," for i in range(8)]  # six images in task 0, two in task 1
     (job.folder / "split.csv").write_text("\n".join(["image,class,task,part,group,source", *rows]) + "\n")
     (job.folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
 
 
-def task_event(task: int, images: int) -> dict:
+def task_event(task: int, images: int) -> dict[str, Any]:
     phases = [{"name": "train", "epochs": 2, "images": images}]
     return {"event": "task", "task": task, "classes": ["c"], "new": images, "exemplars": 0, "phases": phases}
 
 
-def epoch(task: int, index: int, **more: object) -> dict:
+def epoch(task: int, index: int, **more: Any) -> dict[str, Any]:
     return {
         "event": "epoch",
         "task": task,

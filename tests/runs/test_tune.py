@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from commands import endocil
@@ -99,7 +100,9 @@ def test_tuning_predicts_validation_images_alone_and_its_runs_stay_out_of_the_le
         ),
     ],
 )
-def test_what_cannot_be_tuned_is_refused_with_the_way_out(tmp_path: Path, content: dict, words: str) -> None:
+def test_what_cannot_be_tuned_is_refused_with_the_way_out(
+    tmp_path: Path, content: dict[str, Any], words: str
+) -> None:
     status, _, errors = endocil("tune", write_sweep(tmp_path, **content), "-o", tmp_path / "out")
     assert status == 1
     assert len(errors.strip().splitlines()) == 1
@@ -133,7 +136,7 @@ def test_a_metric_without_a_value_is_an_error_and_gives_no_rank(
     assert [row["rank"] for row in listed] == ["", ""]
 
 
-def drawn(folder: Path, samples: int, **limits: object) -> list[float]:
+def drawn(folder: Path, samples: int, **limits: Any) -> list[float]:
     asked = read_sweep(write_sweep(folder, search={"train.epochs": limits}, samples=samples))
     return [point["train.epochs"] for point in points(asked)]
 
@@ -160,7 +163,7 @@ def test_rounding_to_four_digits_steps_over_neither_end(tmp_path: Path, log: boo
 
 @pytest.mark.parametrize(("chosen", "kept"), [({"run.threads": 2}, 2), ({}, None)])
 def test_the_best_settings_keep_the_threads_of_the_user_and_not_those_of_the_sweep(
-    tmp_path: Path, chosen: dict, kept: int | None
+    tmp_path: Path, chosen: dict[str, Any], kept: int | None
 ) -> None:
     asked = read_sweep(write_sweep(tmp_path, settings="smoke", set=chosen, search=RATES))
     runs = plan(asked, tmp_path, (), points(asked))

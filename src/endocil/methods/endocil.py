@@ -1,8 +1,8 @@
 """EndoCIL (arXiv 2510.17200): iCaRL with three components exchanged.
 
-MDBR  exemplars by greedy MMD (selection.py; `memory.select`)
-PRCBL prior-regularised, class-balanced loss (losses.py; `loss`)
-CFG   calibrated gradient of the classifier (gradients.py; `gradients`)
+MDBR  exemplars by greedy MMD (components/selection.py; `memory.select`)
+PRCBL prior-regularised, class-balanced loss (components/losses.py; `loss`)
+CFG   calibrated gradient of the classifier (components/gradients.py; `gradients`)
 
 With all three exchanged back it is iCaRL bit for bit. docs/protocol.md lists every decision on the paper's gaps.
 """

@@ -22,5 +22,5 @@ class MEMO(DER):
         **inherited: Any,
     ) -> None:
         super().__init__(backbone, **inherited)
-        LastBlocks.refuse_indivisible(backbone)
+        LastBlocks.check_divisible(backbone)
         self.branches = LastBlocks(train_general=train_base)
