@@ -15,23 +15,28 @@ from pathlib import Path
 from rich.console import Console
 
 from endocil.runs.build import assemble
-from endocil.runs.sweep.plan import Planned, SweepFile, plan
-from endocil.runs.sweep.sweep import How, SweepFolder, run_all
+from endocil.runs.sweep.plan import PlannedRun, SweepFile, plan
+from endocil.runs.sweep.runner import Execution, SweepFolder, run_all
 
 METHODS = ["finetune", "lwf", "icarl", "wa", "bic", "mrfa"]
 Row = dict[str, float | int | str]
 
 
-def runs_of(settings: str, overrides: list[str]) -> list[Planned]:
+def runs_of(settings: str, overrides: list[str]) -> list[PlannedRun]:
     """Methods that start alike; their later tasks cost about the same."""
     return plan(SweepFile(settings=settings, vary={"method": METHODS}), Path(), overrides)
 
 
-def seconds_of(runs: list[Planned], folder: Path, workers: int, *, share: bool) -> float:
+def seconds_of(runs: list[PlannedRun], folder: Path, workers: int, *, share: bool) -> float:
     """Processor time of all runs: on a busy machine the wall says more about the others."""
     began = spent()
     with open("/dev/null", "w") as nowhere:
-        failed = run_all(SweepFolder(folder), runs, How(workers=workers, share=share), Console(file=nowhere))
+        failed = run_all(
+            SweepFolder(folder),
+            runs,
+            Execution(workers=workers, share_first_task=share),
+            Console(file=nowhere),
+        )
     assert not failed, failed
     return spent() - began
 

@@ -27,7 +27,7 @@ EPOCHS, QUOTA = 2, 4
 
 def new_method(
     name: str, *, seed: int = 0, epochs: int = EPOCHS, freeze: tuple[str, ...] = (), **options: Any
-) -> Method:
+) -> Any:  # a Method, whose attributes depend on which one it is
     backbone, _ = build_backbone("resnet18", seed=seed, freeze=freeze, options={"width": 8})
     schedule = shared_schedule(epochs=epochs, milestones=(1,), batch_size=8)
     return build_method(name, backbone, options, schedule=schedule, seed=seed)
@@ -48,13 +48,14 @@ class Life:
         total: int | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.images, self.folder, self.method = images, folder, method
+        self.images, self.folder = images, folder
+        self.method: Any = method  # its attributes depend on which method it is
         scenario = build_scenario(images.table, increments=increments)
         self.scenario: Scenario = scenario.joined() if method.joint else scenario
         chosen = build_selector(select or method.selects, {})
-        budget = {"total": total} if total else {"per_class": QUOTA}
+        budget: dict[str, Any] = {"total": total} if total else {"per_class": QUOTA}
         size = images.pixels.shape[1]
-        self.memory = ExemplarMemory(**budget, select=chosen, size=size) if method.replay else None
+        self.memory: Any = ExemplarMemory(**budget, select=chosen, size=size) if method.replay else None
         self.fabric = Fabric(accelerator="cpu", devices=1)
         self.journal = Journal(folder / "events.jsonl", lambda record: None)
         method.to(memory_format=torch.channels_last)

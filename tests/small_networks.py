@@ -20,19 +20,20 @@ class Pooled(nn.Module):
         self.norm = nn.BatchNorm1d(16)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.norm(self.hidden(self.pool(images).flatten(1))).relu()
+        features: Tensor = self.norm(self.hidden(self.pool(images).flatten(1)))
+        return features.relu()
 
 
 class _WrongBackward(torch.autograd.Function):
     """Passes numbers on; backward multiplies them by `factor`."""
 
     @staticmethod
-    def forward(ctx: Any, features: Tensor, factor: float) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, features: Tensor, factor: float) -> Tensor:
         ctx.factor = factor
         return features.clone()
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return gradient * ctx.factor, None
 
 
@@ -46,7 +47,8 @@ class WrongIn16Bits(Pooled):
     def forward(self, images: Tensor) -> Tensor:
         features = super().forward(images)
         wrong = torch.is_autocast_enabled(images.device.type) and next(self.calls) % self.every == 0
-        return _WrongBackward.apply(features, self.factor if wrong else 1.0)
+        result: Tensor = _WrongBackward.apply(features, self.factor if wrong else 1.0)  # type: ignore[no-untyped-call]
+        return result
 
 
 class WrongLater(Pooled):
@@ -59,7 +61,8 @@ class WrongLater(Pooled):
     def forward(self, images: Tensor) -> Tensor:
         features = super().forward(images)
         wrong = self.training and next(self.calls) == self.call
-        return _WrongBackward.apply(features, self.factor if wrong else 1.0)
+        result: Tensor = _WrongBackward.apply(features, self.factor if wrong else 1.0)  # type: ignore[no-untyped-call]
+        return result
 
 
 class Convolution(nn.Module):
@@ -72,4 +75,5 @@ class Convolution(nn.Module):
         self.conv = nn.Conv2d(3, 4, 3)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.conv(images).relu().mean((2, 3))
+        maps: Tensor = self.conv(images)
+        return maps.relu().mean((2, 3))

@@ -35,7 +35,7 @@ def _imported(kind: str, name: str) -> Any:
 def options_of(function: Callable[..., Any]) -> dict[str, Any]:
     """The keyword-only arguments of a function or constructor with their defaults: its options in a settings file.
 
-    A constructor that passes `**shared` on to its base class takes the base class's options too.
+    A constructor that passes `**inherited` on to its base class takes the base class's options too.
     """
     found: dict[str, Any] = {}
     for step in inspect.getmro(function) if inspect.isclass(function) else (function,):

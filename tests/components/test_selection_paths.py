@@ -7,7 +7,7 @@ import torch
 from dense_mmd import CASES, cases
 from torch import Tensor
 
-from endocil.components import mmd as _greedy
+from endocil.components import mmd
 from endocil.components.mmd import KernelMatrix
 from endocil.components.selection import select_by_mmd, squared_mmd
 
@@ -19,7 +19,7 @@ def test_keeping_the_matrix_changes_no_pick(
 ) -> None:
     features = cases(m, 16)[name]
     kept = select_by_mmd(features, n, refine=refine, block_bytes=2**16)
-    monkeypatch.setattr(_greedy, "KEPT_BYTES", 0)
+    monkeypatch.setattr(mmd, "KEPT_BYTES", 0)
     anew = select_by_mmd(features, n, refine=refine, block_bytes=2**16)
     assert torch.equal(kept.indices, anew.indices)
     torch.testing.assert_close(kept.mmd2, anew.mmd2, rtol=0, atol=1e-12)
@@ -43,11 +43,11 @@ def test_the_matrix_is_kept_for_few_rows_or_many_picks_and_within_its_limit(
 ) -> None:
     def keeps(m: int, picks: int) -> bool:
         matrix = KernelMatrix(cases(m, 4)["random"], 5, 2.0, "index", False)
-        _greedy.RowMeans(matrix, picks, None)
+        mmd.RowMeans(matrix, picks, None)
         return matrix.kept is not None
 
     assert [keeps(1024, 1), keeps(1100, 60), keeps(1100, 70)] == [True, False, True]
-    monkeypatch.setattr(_greedy, "KEPT_BYTES", 8 * 1099**2)
+    monkeypatch.setattr(mmd, "KEPT_BYTES", 8 * 1099**2)
     assert [keeps(1099, 70), keeps(1100, 70)] == [True, False]
 
 
@@ -55,7 +55,7 @@ def test_a_pick_multiplies_in_float32_and_scores_a_few_candidates_in_float64(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     matrix = KernelMatrix(cases(2500, 16)["random"], 5, 2.0, "index", False)
-    means = _greedy.RowMeans(matrix, 20, None)
+    means = mmd.RowMeans(matrix, 20, None)
     rows, between = matrix.rows, matrix.between
     of_rows, scored = list[torch.dtype](), list[int]()
 
@@ -69,7 +69,7 @@ def test_a_pick_multiplies_in_float32_and_scores_a_few_candidates_in_float64(
 
     monkeypatch.setattr(matrix, "rows", recorded_rows)
     monkeypatch.setattr(matrix, "between", recorded_between)
-    _greedy.greedy(20, means)
+    mmd.greedy(20, means)
     assert of_rows.count(torch.float32) == len(scored) == 20
     assert max(scored) < 10
 
@@ -78,7 +78,7 @@ def test_where_float32_cannot_tell_rows_apart_the_sums_become_float64() -> None:
     near = {}
     for name in ("random", "tight"):
         matrix = KernelMatrix(cases(2500, 16)[name], 5, 2.0, "index", False)
-        near[name] = _greedy.Nearness(_greedy.RowMeans(matrix, 20, None), among=None)
+        near[name] = mmd.Nearness(mmd.RowMeans(matrix, 20, None), among=None)
         for _ in range(20):
             near[name].add(near[name].best()[0])
     assert not near["random"].exact

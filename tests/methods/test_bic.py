@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,7 +30,12 @@ def batch_of(images: Tensor, labels: list[int]) -> Batch:
 
 
 def train(life: Life, phase: Phase, index: int) -> None:
-    options = {"fabric": life.fabric, "augmentation": Augmentation(), "seed": 0, "key": (1, index)}
+    options: dict[str, Any] = {
+        "fabric": life.fabric,
+        "augmentation": Augmentation(),
+        "seed": 0,
+        "key": (1, index),
+    }
     list(fit(phase, life.method, **options, observe=life.method.classifier))
 
 
@@ -44,7 +50,7 @@ def task_of(counts: list[int], exemplars: list[int]) -> tuple[Task, TaskData]:
     return task, TaskData(ImageSet.of(images, new), memory)
 
 
-def divided(counts: list[int], exemplars: list[int], **options: object) -> tuple:
+def divided(counts: list[int], exemplars: list[int], **options: Any) -> tuple[Any, ...]:
     method, (task, data) = new_method("bic", **options), task_of(counts, exemplars)
     method.grow(Task(0, 0, task.n_old))
     method.grow(task)
@@ -141,7 +147,7 @@ def test_where_a_class_has_fewer_than_two_images_the_second_phase_is_left_out_an
     assert "the bias is not corrected in this task" in notes[0]
 
 
-def prepared(**options: object) -> tuple:
+def prepared(**options: Any) -> tuple[Any, ...]:
     """A method in float64 in its third task, every older correction something, and a batch of every class."""
     torch.manual_seed(0)
     method, tasks = new_method("bic", **options), (Task(0, 0, 2), Task(1, 2, 1), Task(2, 3, 2))
@@ -158,11 +164,11 @@ def prepared(**options: object) -> tuple:
 def test_the_first_loss_equals_a_plain_loop_over_corrected_logits() -> None:
     method, (phase, _), batch = prepared(temperature=3.0)
     losses = {name: loss.tolist() for name, loss in phase.objective(batch).losses.items()}
-    logits, taught = method(batch.images).tolist(), method.teacher(batch.images).tolist()
+    logits, teacher_logits = method(batch.images).tolist(), method.teacher(batch.images).tolist()
     for n, label in enumerate(batch.labels.tolist()):
         total = math.log(sum(math.exp(z) for z in logits[n])) - logits[n][label]
         student = [z / 3.0 for z in logits[n][:3]]
-        teacher = [math.exp(z / 3.0) for z in taught[n]]
+        teacher = [math.exp(z / 3.0) for z in teacher_logits[n]]
         log_sum = math.log(sum(math.exp(z) for z in student))
         kept = -sum(p / sum(teacher) * (z - log_sum) for p, z in zip(teacher, student, strict=True))
         assert losses["classification"][n] == pytest.approx(2 / 5 * total, abs=1e-10)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -95,7 +96,12 @@ def test_modules_outside_the_phase_keep_their_bits_and_batch_norm_statistics(gro
         inside = {id(value) for module in phase.train for value in module.state_dict(keep_vars=True).values()}
         outside = {k for k, v in life.method.state_dict(keep_vars=True).items() if id(v) not in inside}
         before = state_of(life.method)
-        options = {"fabric": life.fabric, "augmentation": Augmentation(), "seed": 0, "key": (0,)}
+        options: dict[str, Any] = {
+            "fabric": life.fabric,
+            "augmentation": Augmentation(),
+            "seed": 0,
+            "key": (0,),
+        }
         list(fit(phase, life.method, **options, observe=life.method.classifier))
         changed = set(differing(before, state_of(life.method)))
         assert not changed & outside

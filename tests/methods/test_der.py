@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,8 +15,7 @@ from endocil import EndocilError
 from endocil.data.batches import Batch, ImageSet, cut
 from endocil.data.cache import Images
 from endocil.data.scenario import Task
-from endocil.methods import build_method, method_options
-from endocil.methods import common as moves
+from endocil.methods import build_method, common, method_options
 from endocil.methods.base import Method, Schedule, TaskData, shared_schedule
 from endocil.methods.der import auxiliary_labels
 from endocil.networks import build_backbone
@@ -29,7 +29,7 @@ def batch_of(images: Tensor, labels: list[int]) -> Batch:
     return Batch(images, torch.tensor(labels), known, torch.tensor(labels), known)
 
 
-def prepared(**options: object) -> tuple[Method, Batch, dict[str, Tensor]]:
+def prepared(**options: Any) -> tuple[Method, Batch, dict[str, Tensor]]:
     """A method in float64 in its third task, a batch of every class, and the losses of that batch."""
     torch.manual_seed(0)
     method = new_method("der", **options)
@@ -130,12 +130,12 @@ def test_after_a_later_task_new_rows_are_as_long_as_old_ones_and_nothing_else_mo
     life = Life(images, tmp_path, new_method("der", epochs=1))
     before: list[dict[str, Tensor]] = []
 
-    def align(classifier: torch.nn.Linear, task: Task) -> None:
+    def align(classifier: torch.nn.Linear, task: Task) -> float:
         before.append(state_of(life.method))
-        plain(classifier, task)
+        return plain(classifier, task)
 
-    plain = moves.align
-    monkeypatch.setattr(moves, "align", align)
+    plain = common.align
+    monkeypatch.setattr(common, "align", align)
     life.live(2)
     (unaligned,) = before  # none after the first task
     task, after = life.scenario.tasks[1], state_of(life.method)

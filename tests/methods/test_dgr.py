@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ class Body(nn.Module):
         return self.layer(images.flatten(1))
 
 
-def small(**options: object) -> DGR:
+def small(**options: Any) -> DGR:
     torch.manual_seed(0)
     return DGR(Body(), **options).double()
 
@@ -87,19 +88,21 @@ def softmax(z: np.ndarray) -> np.ndarray:
     return raised / raised.sum(axis=1, keepdims=True)
 
 
-def kept_back(z: np.ndarray, taught: np.ndarray, gone: np.ndarray, variant: str) -> np.ndarray:
+def kept_back(z: np.ndarray, teacher_logits: np.ndarray, gone: np.ndarray, variant: str) -> np.ndarray:
     """Gradient of the distillation by the old logits, summed over images, temperature 2."""
-    target = softmax(taught / 2)
+    target = softmax(teacher_logits / 2)
     if variant == "pilot":
         return (softmax(z / 2) - target) / 2
     share = (gone + 0.001) / (gone + 0.001).sum()
     even = -(share * np.log(share)).sum() / math.log(len(gone))
     lost = gone / np.linalg.norm(gone)
-    mixed = lost * z + (1 - lost) * taught
+    mixed = lost * z + (1 - lost) * teacher_logits
     return (even * (softmax(z / 2) - target) + (1 - even) * lost * (softmax(mixed / 2) - target)) / 2
 
 
-def numpy_task(task: Task, net: list, teacher: list, images: Images, variant: str, new_ratio: str) -> list:
+def numpy_task(
+    task: Task, net: list[Any], teacher: list[Any], images: Images, variant: str, new_ratio: str
+) -> list[Any]:
     """A, W, b after the task: written from the specification, number by number."""
     full = np.bincount(images.table.labels)[: task.n_seen]
     n_old, n_new, kept = task.n_old, task.n_new, np.minimum(full, QUOTA)
@@ -118,9 +121,9 @@ def numpy_task(task: Task, net: list, teacher: list, images: Images, variant: st
         by_label = (softmax(z + prior) - np.eye(task.n_seen)[labels]) / len(x)
         by_teacher = np.zeros_like(z)
         if n_old:
-            taught = x @ teacher[0].T @ teacher[1].T + teacher[2]
+            teacher_logits = x @ teacher[0].T @ teacher[1].T + teacher[2]
             gone = full[:n_old] - kept[:n_old]
-            by_teacher[:, :n_old] = kept_back(z[:, :n_old], taught, gone, variant) / len(x)
+            by_teacher[:, :n_old] = kept_back(z[:, :n_old], teacher_logits, gone, variant) / len(x)
         g_label, g_teacher = by_label.T @ h, by_teacher.T @ h
         phi += np.linalg.norm(g_label, axis=1)
         omega, gamma = np.empty(task.n_seen), 0.0
@@ -195,12 +198,12 @@ def test_one_step_keeps_the_invariants_of_the_rule(images: Images, variant: str)
         total.backward()
         phase.gradients.apply(parts)
         assert torch.equal(method.backbone.layer.weight.grad, plain)  # the backbone takes the plain gradient
-        omega = row_weights(phase.gradients.gathered, 4, phase.gradients.slower)
-        labels, taught = parts["classification"], parts["distillation"]
+        omega = row_weights(phase.gradients.gathered, 4, phase.gradients.new_factor)
+        labels, teacher_logits = parts["classification"], parts["distillation"]
         weighted = omega[:, None] * labels
         gamma = phase.gradients.measured["gamma"]
-        assert (gamma * taught[:, :-1]).norm().item() == pytest.approx(weighted[:, :-1].norm().item())
-        assert not taught[4:].any()  # new rows carry no distillation
+        assert (gamma * teacher_logits[:, :-1]).norm().item() == pytest.approx(weighted[:, :-1].norm().item())
+        assert not teacher_logits[4:].any()  # new rows carry no distillation
         found = torch.cat([method.classifier.weight.grad, method.classifier.bias.grad[:, None]], dim=1)
         assert torch.allclose(found[4:], weighted[4:])
         gradients[distil] = found
@@ -222,13 +225,13 @@ def test_row_weights_are_above_0_and_at_most_1_and_greatest_where_least_was_gath
 
 
 def test_distribution_aware_distillation_is_plain_where_nothing_or_the_same_is_gone() -> None:
-    logits, taught = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(0)).double()
+    logits, teacher_logits = torch.randn(2, 6, 3, generator=torch.Generator().manual_seed(0)).double()
 
     def mixed(*removed: float) -> Tensor:
         gone = torch.tensor(removed).double()
-        return dgr.distribution_aware_distillation(logits, taught[:, : len(removed)], gone, 2.0)
+        return dgr.distribution_aware_distillation(logits, teacher_logits[:, : len(removed)], gone, 2.0)
 
-    plain = distillation(logits, taught, 2.0)
+    plain = distillation(logits, teacher_logits, 2.0)
     assert torch.allclose(mixed(0, 0, 0), plain)
     assert torch.allclose(mixed(7, 7, 7), plain)
     assert not torch.allclose(mixed(0, 1, 90), plain)
@@ -239,7 +242,7 @@ def test_the_original_shortens_gradients_beyond_ten_thousand(images: Images) -> 
     layer = nn.Linear(3, 2).double()
     parts = {"classification": torch.full((2, 4), 1e5).double(), "distillation": torch.zeros(2, 4).double()}
     for clip, length in (((), 2e5 * math.sqrt(2)), ((layer,), 1e4)):
-        dgr.ReweightedGradient(layer, 0, slower=1.0, clip=clip).apply(parts)
+        dgr.ReweightedGradient(layer, 0, new_factor=1.0, clip=clip).apply(parts)
         found = torch.cat([layer.weight.grad, layer.bias.grad[:, None]], dim=1)
         assert found.norm().item() == pytest.approx(length)
     for variant, clips in (("pilot", 0), ("original", 2)):  # backbone and classifier

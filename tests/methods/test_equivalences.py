@@ -12,7 +12,7 @@ from endocil.data.batches import ImageSet
 from endocil.data.cache import Images
 from endocil.data.splits import TEST
 from endocil.model.predictions import Predictions, predict
-from endocil.networks import LastBlocks, WholeBranches, build_backbone, side_by_side
+from endocil.networks import LastBlocks, WholeBranches, build_backbone, concatenate_features
 
 NETWORK = ("backbone.", "classifier.")
 
@@ -72,7 +72,9 @@ def test_an_expandable_network_of_one_branch_is_the_plain_backbone_bit_for_bit(
     def seen(expandable: bool) -> tuple[Tensor, dict[str, Tensor]]:
         backbone, _ = build_backbone("resnet18", seed=0, options={"width": 8})
         backbone.to(memory_format=torch.channels_last).train(training)  # type: ignore[call-overload]
-        features = side_by_side(branches.features(backbone, pictures)) if expandable else backbone(pictures)
+        features = (
+            concatenate_features(branches.features(backbone, pictures)) if expandable else backbone(pictures)
+        )
         features.square().sum().backward()
         gradients = {f"gradient/{name}": p.grad for name, p in backbone.named_parameters()}
         assert branches.trained(backbone) == (backbone,)

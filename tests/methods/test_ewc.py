@@ -130,7 +130,7 @@ def test_fisher_matrices_are_merged_by_the_share_of_old_classes_and_new_rows_hav
     old = names(life.method, "fisher")
     task = life.scenario.tasks[1]
     life.step(task)
-    new = life.method._measure(task, life.data(task))  # of this task alone: the weights are the same
+    new = life.method._fisher_diagonal(task, life.data(task))  # of this task alone: the weights are the same
     for name, merged in names(life.method, "fisher").items():
         known = len(old[name])
         expected = 4 / 6 * old[name] + 2 / 6 * new[name][:known]

@@ -1,6 +1,7 @@
 """FOSTER: its two phases against plain loops, what each leaves alone, and its options."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -39,7 +40,7 @@ def data_of(images: Images, task: Task, quota: int = 5) -> TaskData:
     )
 
 
-def grown(images: Images, *sizes: int, **options: object) -> tuple[FOSTER, Task, TaskData]:
+def grown(images: Images, *sizes: int, **options: Any) -> tuple[FOSTER, Task, TaskData]:
     """A method that is ready to learn the last task, and what it would learn from."""
     method, n_old = new_method("foster", epochs=1, **options), 0
     for index, n_new in enumerate(sizes):
@@ -49,7 +50,7 @@ def grown(images: Images, *sizes: int, **options: object) -> tuple[FOSTER, Task,
     return method.eval(), task, data_of(images, task)
 
 
-def phase_and_batch(images: Images, name: str, **options: object) -> tuple[FOSTER, Phase, Batch]:
+def phase_and_batch(images: Images, name: str, **options: Any) -> tuple[FOSTER, Phase, Batch]:
     """In float64, four old classes and two new ones."""
     method, task, data = grown(images, 4, 2, **options)
     method.double()
@@ -118,18 +119,20 @@ def test_compression_equals_a_plain_loop_and_its_gradient_is_student_minus_targe
 
 
 def test_even_counts_make_it_plain_distillation_and_any_counts_a_target_that_adds_up_to_one() -> None:
-    logits, taught = torch.randn(2, 5, 6, generator=torch.Generator().manual_seed(0)).double()
+    logits, teacher_logits = torch.randn(2, 5, 6, generator=torch.Generator().manual_seed(0)).double()
     even, uneven = (class_balanced_weights(torch.tensor(n), 0.97) for n in ([40] * 6, COUNTS))
     assert torch.allclose(even, torch.ones(6).double())
-    assert torch.allclose(balanced_distillation(logits, taught, even, 2.0), distillation(logits, taught, 2.0))
+    assert torch.allclose(
+        balanced_distillation(logits, teacher_logits, even, 2.0), distillation(logits, teacher_logits, 2.0)
+    )
     assert uneven.sum().item() == pytest.approx(6.0)
-    flat = balanced_distillation(torch.zeros(5, 6).double(), taught, uneven, 2.0)
+    flat = balanced_distillation(torch.zeros(5, 6).double(), teacher_logits, uneven, 2.0)
     assert torch.allclose(flat, torch.full((5,), 6.0).double().log())  # log C times the sum of the target
 
 
 def test_boosting_leaves_the_old_network_and_compression_the_teacher_bit_for_bit(images: Images) -> None:
     method, task, data = grown(images, 2, 1)
-    options = {"fabric": Fabric(accelerator="cpu", devices=1), "seed": 0, "key": (0,)}
+    options: dict[str, Any] = {"fabric": Fabric(accelerator="cpu", devices=1), "seed": 0, "key": (0,)}
     changed, before = [], state_of(method)
     for phase in method.phases(task, data):
         list(fit(phase, method, augmentation=Augmentation(), observe=method.classifier, **options))
@@ -199,14 +202,16 @@ def test_with_az_new_classes_never_see_the_old_backbone(images: Images, tmp_path
 
 
 def test_aligned_rows_are_as_long_as_said_and_the_student_learns_from_aligned_logits(images: Images) -> None:
-    options = {"align_teacher": True, "align_student": True, "align_value": 1.5}
+    options: dict[str, Any] = {"align_teacher": True, "align_student": True, "align_value": 1.5}
     method, compressing, batch = phase_and_batch(images, "compress", **options)
     with torch.no_grad():
         method.teacher.classifier.bias.normal_()
     before, during = state_of(method), compressing.objective(batch)
     method.consolidate(Task(1, 4, 2), data_of(images, Task(1, 4, 2)))
-    for name in ("teacher.classifier", "classifier"):
+    for name, measured in (("teacher.classifier", "teacher_alignment"), ("classifier", "student_alignment")):
         classifier = method.get_submodule(name)
+        factor = classifier.weight[4:] / before[f"{name}.weight"][4:]
+        assert method.measurements[measured] == pytest.approx(factor.mean().item())
         lengths = classifier.weight.norm(dim=1)
         assert (lengths[4:].mean() / lengths[:4].mean()).item() == pytest.approx(1.5 ** (4 / 2))
         assert torch.equal(classifier.weight[:4], before[f"{name}.weight"][:4])

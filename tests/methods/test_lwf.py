@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ def a_batch(phase: Phase, n: int = 8) -> Batch:
     return next(iter(training_batches(phase.images, n, None, 0, ("test",), torch.device("cpu"))))
 
 
-def life_of(images: Images, folder: Path, **options: object) -> Life:
+def life_of(images: Images, folder: Path, **options: Any) -> Life:
     return Life(images, folder, new_method("lwf", epochs=1, **options), increments=(3, 3))
 
 
@@ -49,9 +50,9 @@ def test_the_loss_equals_a_plain_loop_over_new_and_old_classes(images: Images, t
     assert torch.equal(outcome.logits, student)
     assert set(outcome.losses) == {"classification", "distillation"}
     rows = zip(student.tolist(), teacher.tolist(), batch.labels.tolist(), strict=True)
-    for i, (row, taught, label) in enumerate(rows):
+    for i, (row, teacher_logits, label) in enumerate(rows):
         new = [math.exp(z) for z in row[3:]]
-        p, q = [math.exp(z / 2) for z in taught], [math.exp(z / 2) for z in row[:3]]
+        p, q = [math.exp(z / 2) for z in teacher_logits], [math.exp(z / 2) for z in row[:3]]
         kept = -3.0 * sum(a / sum(p) * math.log(b / sum(q)) for a, b in zip(p, q, strict=True))
         expected = -math.log(new[label - 3] / sum(new))
         assert outcome.losses["classification"][i].item() == pytest.approx(expected, rel=1e-4, abs=1e-6)

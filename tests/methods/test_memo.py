@@ -3,6 +3,7 @@
 import math
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def batch_of(images: Tensor, labels: list[int]) -> Batch:
     return Batch(images, torch.tensor(labels), known, torch.tensor(labels), known)
 
 
-def prepared(**options: object) -> tuple[Method, Phase, Batch]:
+def prepared(**options: Any) -> tuple[Method, Phase, Batch]:
     """A method in float64 in its third task, what it would train, and a batch of every class."""
     torch.manual_seed(0)
     method = new_method("memo", **options)

@@ -1,6 +1,7 @@
 """Each method's own invariants."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,12 +13,11 @@ from endocil.components.gradients import CalibratedGradient
 from endocil.data.batches import Batch
 from endocil.data.cache import Images
 from endocil.data.scenario import Task
-from endocil.methods import common as moves
-from endocil.methods import method_options
+from endocil.methods import common, method_options
 from endocil.methods.base import Schedule, shared_schedule
 
 
-def lived(images: Images, folder: Path, name: str, *, select: str | None = None, **options: object) -> Life:
+def lived(images: Images, folder: Path, name: str, *, select: str | None = None, **options: Any) -> Life:
     return Life(images, folder, new_method(name, **options), select=select).live()
 
 
@@ -38,7 +38,7 @@ def test_finetune_gives_old_rows_no_gradient_from_the_data(images: Images, tmp_p
     pictures = functional.interpolate(torch.randn(6, 3, 8, 8), 32)
     features = life.method.embed(pictures)
     logits = life.method.classify(features)
-    cross_entropy = moves.cross_entropy_on_new(task, life.data(task))
+    cross_entropy = common.cross_entropy_on_new(task, life.data(task))
     cross_entropy(logits, torch.tensor([3, 4, 5, 3, 4, 5])).mean().backward()
     assert float(life.method.classifier.weight.grad[task.old].abs().max()) == 0.0
     assert float(life.method.classifier.bias.grad[task.old].abs().max()) == 0.0
@@ -59,7 +59,7 @@ def test_finetunes_old_rows_move_by_weight_decay_alone(images: Images, tmp_path:
 def test_one_new_class_takes_all_seen_logits_and_the_log_says_so(images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path, new_method("finetune"), increments=(2, 1, 3))
     logits, labels, task = torch.randn(4, 3), torch.tensor([2, 2, 2, 2]), life.scenario.tasks[1]
-    loss = moves.cross_entropy_on_new(task, life.data(task))(logits, labels)
+    loss = common.cross_entropy_on_new(task, life.data(task))(logits, labels)
     assert torch.equal(loss, functional.cross_entropy(logits, labels, reduction="none"))
     assert "one new class" in life.method.notes(task, life.data(task))[0]
     later = life.scenario.tasks[2]
@@ -121,7 +121,9 @@ def test_endocil_with_its_three_components_exchanged_is_icarl_bit_for_bit(
     "exchange",
     [{"loss": "cross_entropy"}, {"gradients": "plain"}, {"reduction": "weights"}, {"gamma_max": 0.1}],
 )
-def test_each_component_of_endocil_does_something(images: Images, tmp_path: Path, exchange: dict) -> None:
+def test_each_component_of_endocil_does_something(
+    images: Images, tmp_path: Path, exchange: dict[str, Any]
+) -> None:
     whole = lived(images, tmp_path / "whole", "endocil")
     other = lived(images, tmp_path / "other", "endocil", **exchange)
     assert "classifier.weight" in differing(state_of(whole.method), state_of(other.method))
@@ -145,8 +147,8 @@ def test_reduction_by_weights_divides_by_the_mean_weight_of_the_whole_batch() ->
     new = torch.zeros(4, dtype=torch.bool)
     whole = Batch(logits, labels, new, labels, new)
     half = Batch(logits[:2], labels[:2], new[:2], labels, new)
-    by_images = new_method("endocil").classification(task, counts)
-    by_weights = new_method("endocil", reduction="weights").classification(task, counts)
+    by_images = new_method("endocil").label_loss(task, counts)
+    by_weights = new_method("endocil", reduction="weights").label_loss(task, counts)
     mean_weight = class_balanced_weights(counts)[labels].mean().float()
     assert torch.allclose(by_weights(logits, whole), by_images(logits, whole) / mean_weight)
     assert torch.allclose(by_weights(logits[:2], half), by_images(logits[:2], half) / mean_weight)

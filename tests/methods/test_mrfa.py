@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,8 +16,7 @@ from endocil.data.cache import Images
 from endocil.data.scenario import Task
 from endocil.data.seeding import generator
 from endocil.learning.training import only_training
-from endocil.methods import common as moves
-from endocil.methods import method_options
+from endocil.methods import common, method_options
 from endocil.methods.base import Schedule, TaskData
 from endocil.methods.mrfa import MRFA, SITES
 
@@ -25,7 +25,7 @@ LABELS = torch.tensor([0, 3, 1, 0, 2, 1, 1, 0, 3, 2])  # two old classes, two ne
 KNOWN = LABELS < 2
 
 
-def grown(name: str = "mrfa", **options: object) -> MRFA:
+def grown(name: str = "mrfa", **options: Any) -> MRFA:
     """Ready for its second task, in float64, with a teacher unlike itself."""
     method = new_method(name, **options)
     method.grow(Task(0, 0, 2))
@@ -50,7 +50,7 @@ def objective_of(method: MRFA, images: Images):
     return phase.objective
 
 
-def stages(network: nn.Module, classifier: nn.Module) -> list:
+def stages(network: nn.Module, classifier: nn.Module) -> list[Any]:
     """The network cut before each site."""
 
     def stem(x: Tensor) -> Tensor:
@@ -62,19 +62,19 @@ def stages(network: nn.Module, classifier: nn.Module) -> list:
     return [stem, network.layer1, network.layer2, network.layer3, last, classifier]
 
 
-def through(parts: list, x: Tensor) -> Tensor:
+def through(parts: list[Any], x: Tensor) -> Tensor:
     for part in parts:
         x = part(x)
     return x
 
 
-def pushed_logits(cut: list, picture: Tensor, site: int, amount: float, gradient: Tensor) -> Tensor:
+def pushed_logits(cut: list[Any], picture: Tensor, site: int, amount: float, gradient: Tensor) -> Tensor:
     """One image through the network; what the site sees is moved by amount |x|^2 gradient."""
     x = through(cut[: site + 1], picture)
     return through(cut[site + 1 :], x + amount * (x**2).sum() * gradient)
 
 
-def gradient_at(cut: list, picture: Tensor, label: Tensor, site: int, share: float) -> Tensor:
+def gradient_at(cut: list[Any], picture: Tensor, label: Tensor, site: int, share: float) -> Tensor:
     x = through(cut[: site + 1], picture).detach().requires_grad_()
     loss = share * functional.cross_entropy(through(cut[site + 1 :], x), label)
     return torch.autograd.grad(loss, x)[0]
@@ -94,21 +94,21 @@ def test_the_objective_equals_a_plain_loop_over_the_images(images: Images, auto_
         gradient = gradient_at(mine, picture, label, site, 1 / int(KNOWN.sum()))
         with torch.no_grad():
             logits = pushed_logits(mine, picture, site, amount, gradient)
-            taught = pushed_logits(theirs, picture, site, amount, gradient)
+            teacher_logits = pushed_logits(theirs, picture, site, amount, gradient)
             moved = max(
                 moved, float((logits - pushed_logits(mine, picture, site, 0.0, gradient)).abs().max())
             )
         assert torch.allclose(outcome.logits[n], logits[0], atol=1e-9)
         loss = functional.cross_entropy(logits, label)
         assert outcome.losses["classification"][n].item() == pytest.approx(label_weight * loss.item())
-        told = -(torch.softmax(taught / 2, 1) * torch.log_softmax(logits[:, :2] / 2, 1)).sum()
+        told = -(torch.softmax(teacher_logits / 2, 1) * torch.log_softmax(logits[:, :2] / 2, 1)).sum()
         assert outcome.losses["distillation"][n].item() == pytest.approx(old_weight * told.item())
     assert moved > 1e-3  # far above the tolerance
 
 
 def test_neither_the_length_nor_the_gradient_is_differentiated(images: Images) -> None:
     method, batch = grown(step=0.05), batch_of()
-    push = method._push(batch)
+    push = method._perturbation(batch)
     fixed = {
         site: push.amounts[site].view(-1, *[1] * (gradient.ndim - 1)) * gradient
         for site, gradient in push.gradients.items()
@@ -159,7 +159,7 @@ def test_each_exemplar_has_one_site_and_sites_and_sizes_are_evenly_drawn() -> No
     labels = torch.arange(n) % 2
     drawn = batch_of(labels, labels == 0).uniform(2, "push")
     method._gradients = lambda batch, exemplars: dict.fromkeys(SITES, torch.zeros(len(exemplars), 1))
-    push = method._push(batch_of(labels, labels == 0))
+    push = method._perturbation(batch_of(labels, labels == 0))
     rows = torch.cat([push.rows[site] for site in SITES])
     assert sorted(rows.tolist()) == list(range(0, n, 2))
     assert min(len(push.rows[site]) for site in SITES) > 35  # 60 on average
@@ -188,7 +188,7 @@ def test_two_shares_of_a_batch_are_moved_as_the_whole_batch_is(images: Images) -
 def test_an_infinitesimal_step_does_not_decrease_the_exemplars_loss(site: int) -> None:
     method, batch = grown(), batch_of()
     exemplars = torch.nonzero(KNOWN).flatten()
-    gradient = method._gradients(batch, exemplars)[SITES[site]]
+    gradient = method._input_gradients(batch, exemplars)[SITES[site]]
     cut = stages(method.backbone, method.classifier)
 
     def loss(size: float) -> float:
@@ -239,7 +239,7 @@ def test_defaults_and_schedule_are_the_authors_and_wrong_values_are_refused() ->
     own, icarls = {"step": 1e-4, "auto_kd": False}, {"temperature": 2.0, "distil": 1.0}
     assert method_options("mrfa") == {**own, **icarls, "native_schedule": False}
     native = new_method("mrfa", native_schedule=True).schedule
-    assert native(Task(0, 0, 2)) == moves.PYCIL
+    assert native(Task(0, 0, 2)) == common.PYCIL_FIRST_TASK
     assert native(Task(1, 2, 2)) == Schedule(
         epochs=170, milestones=(80, 120), weight_decay=2e-4, batch_size=128
     )

@@ -1,7 +1,8 @@
-"""WA: losses weighed by the share of old classes, and rows of equal length afterwards."""
+"""WA: losses weighted by the ratio of old classes, and rows of equal length afterwards."""
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,9 +14,9 @@ from endocil import EndocilError
 from endocil.data.batches import Batch, ImageSet, training_batches
 from endocil.data.cache import Images
 from endocil.data.scenario import Task
+from endocil.learning.events import read_events
 from endocil.learning.training import fit
-from endocil.methods import common as moves
-from endocil.methods import method_options
+from endocil.methods import common, method_options
 from endocil.methods.base import Phase, Schedule
 
 
@@ -32,7 +33,7 @@ def a_batch(images: ImageSet, n: int = 8) -> Batch:
     return next(iter(training_batches(images, n, None, 0, ("test",), torch.device("cpu"))))
 
 
-def life_of(images: Images, folder: Path, **options: object) -> Life:
+def life_of(images: Images, folder: Path, **options: Any) -> Life:
     return Life(images, folder, new_method("wa", epochs=1, **options), increments=(4, 2))
 
 
@@ -51,9 +52,9 @@ def test_the_losses_equal_a_plain_loop_weighed_by_the_share_of_old_classes(
     outcome, teacher = phase.objective(batch), life.method.teacher(batch.images)
     assert set(outcome.losses) == {"classification", "distillation"}
     rows = zip(outcome.logits.tolist(), teacher.tolist(), batch.labels.tolist(), strict=True)
-    for i, (row, taught, label) in enumerate(rows):
+    for i, (row, teacher_logits, label) in enumerate(rows):
         all_seen = [math.exp(z) for z in row]
-        p, q = [math.exp(z / 2) for z in taught], [math.exp(z / 2) for z in row[:4]]
+        p, q = [math.exp(z / 2) for z in teacher_logits], [math.exp(z / 2) for z in row[:4]]
         kept = -sum(a / sum(p) * math.log(b / sum(q)) for a, b in zip(p, q, strict=True))
         answer = -math.log(all_seen[label] / sum(all_seen))
         assert outcome.losses["classification"][i].item() == pytest.approx(2 / 6 * answer, rel=1e-4, abs=1e-6)
@@ -68,9 +69,9 @@ def test_the_gradient_of_the_logits_is_the_weighed_sum_of_both(images: Images, t
     outcome = phase.objective(batch := a_batch(phase.images))
     total = torch.stack([loss.sum() for loss in outcome.losses.values()]).sum()
     (found,) = torch.autograd.grad(total, outcome.logits)
-    logits, taught = outcome.logits.detach().double(), life.method.teacher(batch.images).double()
+    logits, teacher_logits = outcome.logits.detach().double(), life.method.teacher(batch.images).double()
     answer = torch.softmax(logits, dim=1) - functional.one_hot(batch.labels, 6)
-    held = (torch.softmax(logits[:, :4] / 2, dim=1) - torch.softmax(taught / 2, dim=1)) / 2
+    held = (torch.softmax(logits[:, :4] / 2, dim=1) - torch.softmax(teacher_logits / 2, dim=1)) / 2
     assert held.abs().max() > 0.01
     expected = 2 / 6 * answer + 4 / 6 * functional.pad(held, (0, 2))
     assert torch.allclose(found.double(), expected, atol=1e-6)
@@ -85,7 +86,9 @@ def test_after_each_later_task_old_and_new_rows_are_equally_long_on_average(
         if task.index > 0:
             old, new = lengths(life.method)[task.old].mean(), lengths(life.method)[task.new].mean()
             assert new.item() == pytest.approx(old.item(), rel=1e-6)
-            assert moves.alignment(life.method.classifier, task).item() == pytest.approx(1.0, rel=1e-6)
+            assert common.alignment_factor(life.method.classifier, task).item() == pytest.approx(
+                1.0, rel=1e-6
+            )
             before = life.method.classifier.weight.detach().clone()
             life.method.consolidate(task, life.data(task))  # a second time does nothing
             assert torch.allclose(life.method.classifier.weight, before, rtol=1e-5, atol=0.0)
@@ -96,7 +99,12 @@ def test_alignment_scales_the_new_rows_by_one_number_and_touches_nothing_else(
 ) -> None:
     life = life_of(images, tmp_path)
     task, phase = in_second_task(life)
-    options = {"fabric": life.fabric, "augmentation": life.learner.augmentation, "seed": 0, "key": (1, 0)}
+    options: dict[str, Any] = {
+        "fabric": life.fabric,
+        "augmentation": life.learner.augmentation,
+        "seed": 0,
+        "key": (1, 0),
+    }
     list(fit(phase, life.method, **options, observe=life.method.classifier))
     before = state_of(life.method)
     ratio = lengths(life.method)[task.old].double().mean() / lengths(life.method)[task.new].double().mean()
@@ -118,7 +126,7 @@ def test_without_biases_the_order_of_the_new_classes_stays(images: Images, tmp_p
         classifier.weight[task.new] *= 3.0
         features = torch.randn(50, 64)
         before = classifier(features)[:, task.new].argsort(dim=1)
-        moves.align(classifier, task)
+        common.align(classifier, task)
         assert torch.equal(classifier(features)[:, task.new].argsort(dim=1), before)
 
 
@@ -145,6 +153,25 @@ def test_the_teacher_is_the_aligned_network_of_the_task_before(images: Images, t
     assert not any(module.training for module in life.method.teacher.modules())
 
 
+@pytest.mark.parametrize("name", ["wa", "der", "memo"])
+def test_the_factor_of_the_alignment_is_in_the_event_of_each_later_task(
+    images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    life = Life(images, tmp_path, new_method(name, epochs=1))
+    factors, plain = list[float](), common.align
+
+    def align(classifier: torch.nn.Linear, task: Task) -> float:
+        factors.append(common.alignment_factor(classifier, task).item())
+        return plain(classifier, task)
+
+    monkeypatch.setattr(common, "align", align)
+    life.live()
+    learned = [event for event in read_events(life.journal.path) if event["event"] == "learned"]
+    expected = [{}, *({"alignment": pytest.approx(factor)} for factor in factors)]
+    assert [event["measured"] for event in learned] == expected
+    assert len(factors) == 2
+
+
 def test_rows_are_aligned_before_exemplars_are_chosen(
     images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +179,7 @@ def test_rows_are_aligned_before_exemplars_are_chosen(
     task, add, ratios = life.scenario.tasks[1], life.memory.add, []
 
     def watched(*arguments: object) -> object:
-        ratios.append(moves.alignment(life.method.classifier, task).item())
+        ratios.append(common.alignment_factor(life.method.classifier, task).item())
         return add(*arguments)
 
     monkeypatch.setattr(life.memory, "add", watched)
@@ -192,7 +219,7 @@ def test_images_of_known_classes_are_learned_and_compete_with_the_old_exemplars(
     life.learner.learn(task, ImageSet.of(images, torch.tensor(more)) + life.new_images(task))
     assert set(life.kept_rows()[0].tolist()) <= {*old, *more}
     assert len(life.kept_rows()[0]) == QUOTA
-    assert moves.alignment(life.method.classifier, task).item() == pytest.approx(1.0, rel=1e-6)
+    assert common.alignment_factor(life.method.classifier, task).item() == pytest.approx(1.0, rel=1e-6)
 
 
 def test_the_temperature_softens_the_distillation(images: Images, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from endocil.model.calibration import (
     why_uncalibrated,
 )
 from endocil.model.file import ModelFile
+from endocil.model.model import Model
 
 
 def drawn(n: int, heat: float, seed: int = 0, classes: int = 4) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,15 +1,23 @@
 """Networks with a branch for each task, and the classifier that widens with them."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from endocil import EndocilError
 from endocil.data.seeding import generator
-from endocil.networks import GrowingClassifier, LastBlocks, WholeBranches, build_backbone, side_by_side
+from endocil.networks import (
+    GrowingClassifier,
+    LastBlocks,
+    WholeBranches,
+    build_backbone,
+    concatenate_features,
+)
 
 
-def small(**options: object) -> nn.Module:
+def small(**options: Any) -> nn.Module:
     return build_backbone("resnet18", seed=0, options={"width": 8}, **options)[0]
 
 
@@ -61,7 +69,7 @@ def test_features_of_whole_branches_stand_in_the_order_of_the_tasks() -> None:
     found = branches.features(backbone, images)
     expected = [backbone(images), branches[0](images), branches[1](images)]
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
-    assert torch.equal(side_by_side(found), torch.cat(expected, dim=1))
+    assert torch.equal(concatenate_features(found), torch.cat(expected, dim=1))
     assert not torch.allclose(found[0], found[1])
 
 
@@ -85,7 +93,7 @@ def test_one_branch_alone_gives_the_features_of_the_backbone() -> None:
     backbone, images = small().eval(), torch.randn(2, 3, 32, 32)
     for branches in (WholeBranches(), LastBlocks()):
         (only,) = branches.features(backbone, images)
-        assert side_by_side([only]) is only
+        assert concatenate_features([only]) is only
         assert torch.equal(only, backbone(images))
 
 
@@ -123,12 +131,12 @@ def test_frozen_stages_stay_frozen_in_last_blocks_too() -> None:
 
 
 def test_a_backbone_without_a_last_block_is_refused_with_what_it_lacks() -> None:
-    LastBlocks.refuse_indivisible(small())
+    LastBlocks.check_divisible(small())
     with pytest.raises(
         EndocilError,
         match=r"network\.backbone Linear cannot be divided .* it has no general, last_block, special, stages",
     ):
-        LastBlocks.refuse_indivisible(nn.Linear(3, 3))
+        LastBlocks.check_divisible(nn.Linear(3, 3))
 
 
 def test_resnet18_divides_into_a_general_part_and_a_last_block_of_the_stated_sizes() -> None:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from endocil.networks.resnet import Shortcut
 from endocil.networks.weights import load_weights
 
 
-def small(**options: object) -> torch.nn.Module:
+def small(**options: Any) -> torch.nn.Module:
     return build_backbone("resnet18", seed=0, options={"width": 8, **options})[0]
 
 
@@ -105,7 +106,7 @@ def test_public_weights_load_and_mismatches_are_listed(tmp_path: Path, kind: str
 
 def test_weights_that_would_run_code_or_fit_nothing_are_refused(tmp_path: Path) -> None:
     class Evil:
-        def __reduce__(self) -> tuple:
+        def __reduce__(self) -> tuple[Any, ...]:
             return (Path.write_text, (tmp_path / "ran", "ran"))
 
     torch.save({"x": Evil()}, tmp_path / "evil.pth")

@@ -1,6 +1,7 @@
 """Small sweeps for the tests: files, and what must be the same of two sweeps."""
 
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 from pictures import TINY
@@ -8,7 +9,7 @@ from pictures import TINY
 SMALL = {**TINY, "train": {"epochs": 2, "milestones": [1], "batch_size": 16}}
 
 
-def write_sweep(folder: Path, name: str = "sweep.toml", **content: object) -> Path:
+def write_sweep(folder: Path, name: str = "sweep.toml", **content: Any) -> Path:
     """A sweep file beside tiny.toml, a settings file of small runs."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "tiny.toml").write_text(tomli_w.dumps(SMALL))

@@ -4,6 +4,7 @@ import json
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from small import SMALL, runs_in
 from endocil import EndocilError
 from endocil.cli.ledger import add
 from endocil.runs.sweep.plan import plan, read_sweep
-from endocil.runs.sweep.sweep import SweepFolder
+from endocil.runs.sweep.runner import SweepFolder
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="locks of POSIX")
 
@@ -51,7 +52,7 @@ def write_settings(folder: Path) -> None:
     (folder / "mine.toml").write_text(tomli_w.dumps(settings))
 
 
-def write_sweep(file: Path, **content: object) -> Path:
+def write_sweep(file: Path, **content: Any) -> Path:
     file.write_text(tomli_w.dumps(content))
     return file
 

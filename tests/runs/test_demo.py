@@ -9,7 +9,7 @@ from commands import endocil
 from small import results, runs_in
 
 from endocil.runs.records import read_run
-from endocil.runs.sweep.plan import Planned
+from endocil.runs.sweep.plan import PlannedRun
 
 TINY = {
     "data.images": 80,
@@ -27,13 +27,13 @@ CHANGES = [word for key, value in TINY.items() for word in ("--set", f"{key}={va
 def test_the_demo_is_three_seeds_of_four_methods_on_a_split_by_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned: list[Planned] = []
+    planned: list[PlannedRun] = []
 
-    def run_nothing(folder: Any, runs: list[Planned], *_: Any) -> list[Any]:
+    def run_nothing(folder: Any, runs: list[PlannedRun], *_: Any) -> list[Any]:
         planned.extend(runs)
         return []
 
-    monkeypatch.setattr("endocil.runs.sweep.sweep.run_all", run_nothing)
+    monkeypatch.setattr("endocil.runs.sweep.runner.run_all", run_nothing)
     monkeypatch.chdir(tmp_path)
     assert endocil("demo")[0] == 0
     assert sorted((one.settings.method.name, one.settings.seed) for one in planned) == [

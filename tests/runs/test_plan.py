@@ -3,6 +3,7 @@
 import os
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli_w
@@ -11,13 +12,13 @@ from small import SMALL, write_sweep
 from endocil import EndocilError, load_settings
 from endocil.methods import METHODS, method_class
 from endocil.runs.sweep.executors import default_workers
-from endocil.runs.sweep.plan import Planned, plan, read_sweep, tables
+from endocil.runs.sweep.plan import PlannedRun, plan, read_sweep, table_names
 from endocil.runs.sweep.tune import points
 
 HOME = Path(__file__).parents[2]
 
 
-def planned(folder: Path, *overrides: str, **content: object) -> list[Planned]:
+def planned(folder: Path, *overrides: str, **content: Any) -> list[PlannedRun]:
     file = write_sweep(folder, **content)
     return plan(read_sweep(file), file.parent, overrides)
 
@@ -105,7 +106,7 @@ def test_settings_files_of_one_name_are_told_apart_by_their_folders(tmp_path: Pa
         (tmp_path / folder / "mine.toml").write_text(tomli_w.dumps(of_folder(f"/{folder}/images")))
     runs = planned(tmp_path, settings=["a/mine.toml", "tiny.toml", "b/mine.toml"], vary={"seed": [0, 1]})
     assert {one.source for one in runs} == {"a-mine", "tiny", "b-mine"}
-    assert {(one.settings.data.options.get("root"), tables(runs)[one.digest]) for one in runs} == {
+    assert {(one.settings.data.options.get("root"), table_names(runs)[one.digest]) for one in runs} == {
         ("/a/images", "a-mine"),
         (None, "tiny"),
         ("/b/images", "b-mine"),
@@ -132,21 +133,21 @@ def test_every_folder_of_images_has_a_table_of_its_own(
     file = write_sweep(tmp_path, settings="tiny.toml", vary={"data.root": roots, "seed": [0, 1]})
     (tmp_path / "tiny.toml").write_text(tomli_w.dumps(of_folder("/nowhere")))
     runs = plan(read_sweep(file), tmp_path)
-    found = {(one.settings.data.options["root"], tables(runs)[one.digest]) for one in runs}
+    found = {(one.settings.data.options["root"], table_names(runs)[one.digest]) for one in runs}
     assert found == set(zip(roots, names, strict=True))
 
 
 def test_other_paths_share_a_table_unless_a_report_would_take_them_for_one(tmp_path: Path) -> None:
     other = planned(tmp_path, vary={"network.weights": ["/a/one.pt", "/a/two.pt"], "seed": [0, 1]})
-    assert set(tables(other).values()) == {"tiny"}
+    assert set(table_names(other).values()) == {"tiny"}
     alike = planned(tmp_path, vary={"network.weights": ["/a/one.pt", "/b/one.pt"], "seed": [0, 1]})
-    assert set(tables(alike).values()) == {"tiny-a-one.pt", "tiny-b-one.pt"}
+    assert set(table_names(alike).values()) == {"tiny-a-one.pt", "tiny-b-one.pt"}
 
 
 def test_runs_that_begin_together_seldom_wait_for_the_same_first_task(tmp_path: Path) -> None:
     runs = planned(tmp_path, vary={"method": ["icarl", "wa", "finetune"], "seed": [0, 1, 2]})
     assert [one.settings.seed for one in runs] == [0, 1, 2] * 3
-    assert len({one.start for one in runs[:3]}) == 3
+    assert len({one.first_task_key for one in runs[:3]}) == 3
 
 
 def test_a_run_takes_one_thread_unless_told_and_as_many_run_as_have_cores(
@@ -175,7 +176,9 @@ def test_a_run_takes_one_thread_unless_told_and_as_many_run_as_have_cores(
         ({"search": {"seed": {"low": 3, "high": 1}}}, ["low must lie below high"]),
     ],
 )
-def test_what_is_wrong_in_a_sweep_file_is_named(tmp_path: Path, content: dict, words: list[str]) -> None:
+def test_what_is_wrong_in_a_sweep_file_is_named(
+    tmp_path: Path, content: dict[str, Any], words: list[str]
+) -> None:
     with pytest.raises(EndocilError) as found:
         planned(tmp_path, **content)
     assert all(word in str(found.value) for word in words), found.value
@@ -202,7 +205,7 @@ def test_a_search_is_the_whole_grid_or_a_seeded_draw(tmp_path: Path) -> None:
         points(read_sweep(write_sweep(tmp_path, search=ranges)))
 
 
-def counted(name: str, monkeypatch: pytest.MonkeyPatch) -> list[Planned]:
+def counted(name: str, monkeypatch: pytest.MonkeyPatch) -> list[PlannedRun]:
     for variable in ("HYPER_KVASIR", "GASTROVISION", "KVASIR_CAPSULE", "CAPSULE_VISION", "HYPER_KVASIR_PART"):
         monkeypatch.setenv(variable, "/nowhere")
     file = HOME / "experiments" / name

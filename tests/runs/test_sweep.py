@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import tomli_w
@@ -21,10 +22,11 @@ from rich.console import Console
 from small import SMALL, results, runs_in, write_sweep
 
 from endocil import EndocilError, run
-from endocil.runs.sweep.executors import Room, _refuse_silent, _refuse_too_much
+from endocil.cli.sweep import write_report
+from endocil.runs.sweep.executors import RunResources, _check_address, _check_resources
 from endocil.runs.sweep.plan import plan, read_sweep
-from endocil.runs.sweep.progress import Board, Watch
-from endocil.runs.sweep.sweep import How, SweepFolder, refuse_copies, refuse_what_cannot_work
+from endocil.runs.sweep.progress import ProgressDisplay, RunProgress
+from endocil.runs.sweep.runner import Execution, SweepFolder, check_runs, check_started_once
 from endocil.runs.sweep.worker import Job, Outcome, _command, without_launcher, work
 
 # what a batch script sees of a job with four tasks: a run that took it at its word would wait for three others
@@ -42,7 +44,7 @@ EPOCHS = 60  # of each task: enough that a run is never at its end before a star
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals and locks of POSIX")
 
 
-def alone(folder: Path, name: str, **changes: object) -> dict[str, bytes]:
+def alone(folder: Path, name: str, **changes: Any) -> dict[str, bytes]:
     """The same experiment without a sweep, under the name that the sweep gave it."""
     run({**SMALL, **changes}, folder / name)
     return {key: value for key, value in results(folder).items() if key.startswith(name)}
@@ -116,14 +118,14 @@ def test_what_cannot_work_is_told_for_all_runs_before_the_first_begins(tmp_path:
 def test_data_is_read_once_and_a_method_built_once_for_all_seeds_and_memories(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from endocil.runs.sweep import sweep as checking
+    from endocil.runs.sweep import runner as checking
 
     counted: Counter[str] = Counter()
 
     def counting(name: str) -> None:
         actual = getattr(checking, name)
 
-        def counts(*arguments: object, **named: object) -> object:
+        def counts(*arguments: object, **named: Any) -> object:
             counted[name] += 1
             return actual(*arguments, **named)
 
@@ -136,12 +138,12 @@ def test_data_is_read_once_and_a_method_built_once_for_all_seeds_and_memories(
         vary={"seed": [0, 1, 2], "memory.per_class": [3, 4, 5], "method": ["icarl", "bic", "finetune"]},
     )
     runs = plan(read_sweep(file), tmp_path)
-    checks = checking.Checks(runs, lambda one: one.settings)
+    checks = checking.PlanChecks(runs, lambda one: one.settings)
     assert checks.n_runs == 3 * (3 + 3 + 1)
     assert checks.problems() == {}
     assert counted == {"images_and_scenario": 1, "assemble": 3}
     seeded = plan(read_sweep(file), tmp_path, ["scenario.order=seeded"])
-    assert checking.Checks(seeded, lambda one: one.settings).problems() == {}
+    assert checking.PlanChecks(seeded, lambda one: one.settings).problems() == {}
     assert counted["images_and_scenario"] == 1 + 3  # other classes come first with another seed
 
 
@@ -163,10 +165,10 @@ def test_a_device_that_is_not_here_is_refused_unless_ray_runs_it_elsewhere(
     screen = Console(file=io.StringIO(), width=200)
     if ray is None:
         with pytest.raises(EndocilError, match="1 of 1 runs cannot work, so none was started"):
-            refuse_what_cannot_work(folder, runs, How(ray=ray), screen)
+            check_runs(folder, runs, Execution(ray=ray), screen)
         assert "run.accelerator 'tpu' cannot be used here" in screen.file.getvalue()
     else:
-        refuse_what_cannot_work(folder, runs, How(ray=ray), screen)
+        check_runs(folder, runs, Execution(ray=ray), screen)
     assert not folder.path.exists()
 
 
@@ -258,8 +260,8 @@ def test_what_a_run_takes_of_a_cluster_is_refused_without_one(tmp_path: Path) ->
 
 
 def test_runs_that_cannot_stand_on_one_page_cost_the_page_alone(tmp_path: Path) -> None:
-    told = SweepFolder(tmp_path).write_page("tiny", [], alone=True)
-    assert told.startswith("no page for tiny: ")
+    message = write_report([], tmp_path / "report.html", "a sweep", "tiny")
+    assert message.startswith("no page for tiny: ")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -329,7 +331,7 @@ def test_a_sweep_that_a_launcher_starts_several_times_is_refused(
 
 
 def test_a_launcher_that_starts_a_sweep_once_is_none_of_its_business() -> None:
-    refuse_copies({"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "4", "WORLD_SIZE": "4"})
+    check_started_once({"SLURM_STEP_NUM_TASKS": "1", "SLURM_NTASKS": "4", "WORLD_SIZE": "4"})
 
 
 def test_two_sweeps_in_one_folder_are_refused(tmp_path: Path) -> None:
@@ -346,32 +348,37 @@ def test_an_address_where_no_ray_answers_is_refused_at_once(scheme: str) -> None
     with socket.socket() as taken:  # bound, and nobody listens
         taken.bind(("127.0.0.1", 0))
         with pytest.raises(EndocilError, match=r"--ray .*: nobody answers there"):
-            _refuse_silent(f"{scheme}127.0.0.1:{taken.getsockname()[1]}")
+            _check_address(f"{scheme}127.0.0.1:{taken.getsockname()[1]}")
         taken.listen()
-        _refuse_silent(f"{scheme}127.0.0.1:{taken.getsockname()[1]}")
-    _refuse_silent("auto")
+        _check_address(f"{scheme}127.0.0.1:{taken.getsockname()[1]}")
+    _check_address("auto")
 
 
 def test_a_run_must_fit_on_one_machine_of_the_cluster() -> None:
-    def machine(cpus: float, gpus: float, *, alive: bool = True) -> dict:
+    def machine(cpus: float, gpus: float, *, alive: bool = True) -> dict[str, Any]:
         return {"Alive": alive, "Resources": {"CPU": cpus, **({"GPU": gpus} if gpus else {})}}
 
     machines = [machine(2, 0), machine(2, 1), machine(8, 8, alive=False)]
     cluster = SimpleNamespace(nodes=lambda: machines)
-    _refuse_too_much(cluster, Room(2, 1))
+    _check_resources(cluster, RunResources(2, 1))
     for cpus, gpus in ((4, 0), (1, 2)):
         with pytest.raises(EndocilError, match=r"fits on no machine .*2 CPUs and 0 GPUs, 2 CPUs and 1 GPUs"):
-            _refuse_too_much(cluster, Room(cpus, gpus))
+            _check_resources(cluster, RunResources(cpus, gpus))
 
 
-def write_events(job: Job, *events: dict) -> None:
+def write_events(job: Job, *events: dict[str, Any]) -> None:
     job.folder.mkdir(parents=True, exist_ok=True)
     rows = [f"i{i},c,{i // 6},train,," for i in range(8)]  # six images in task 0, two in task 1
     (job.folder / "split.csv").write_text("\n".join(["image,class,task,part,group,source", *rows]) + "\n")
     (job.folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
 
 
-def epoch(task: int, index: int, **more: object) -> dict:
+def task_event(task: int, images: int) -> dict[str, Any]:
+    phases = [{"name": "train", "epochs": 2, "images": images}]
+    return {"event": "task", "task": task, "classes": ["c"], "new": images, "exemplars": 0, "phases": phases}
+
+
+def epoch(task: int, index: int, **more: Any) -> dict[str, Any]:
     return {
         "event": "epoch",
         "task": task,
@@ -379,30 +386,34 @@ def epoch(task: int, index: int, **more: object) -> dict:
         "epoch": index,
         "epochs": 2,
         "seconds": 3.0,
+        "images": 6,
+        "losses": {},
+        "learning_rate": 0.1,
         **more,
     }
 
 
 def test_how_far_a_run_is_comes_from_its_events(tmp_path: Path) -> None:
-    job, begin = job_in(tmp_path), {"event": "task", "task": 0, "phases": [{"name": "train", "epochs": 2}]}
-    watch = Watch(job)
-    watch.look()
+    job, begin, second = job_in(tmp_path), task_event(0, 6), task_event(1, 2)
+    watch = RunProgress(job)
+    watch.update()
     assert (watch.text, watch.share, watch.left) == ("starting", 0.0, None)
     write_events(job, begin, epoch(0, 0))
-    watch.look()
+    watch.update()
     assert watch.text == "task 0 train 1/2"
     assert watch.share == pytest.approx(3 / 8)
     assert watch.left == pytest.approx(3.0 * (5 / 8) / (3 / 8))
     # what another run has trained is done, but says nothing of this run's speed
     shared = [epoch(0, 0, shared=True, seconds=99.0), epoch(0, 1, shared=True, seconds=99.0)]
-    write_events(job, begin, *shared, {**begin, "task": 1}, epoch(1, 0))
-    watch.look()
+    write_events(job, begin, *shared, second, epoch(1, 0, images=2))
+    watch.update()
     assert watch.share == pytest.approx(7 / 8)
     assert watch.left == pytest.approx(3.0)
-    # a task without phases is done when it is learned
-    write_events(job, {**begin, "phases": []}, {"event": "learned", "task": 0}, {**begin, "task": 1})
-    watch.look()
-    assert (watch.share, watch.left, watch.text) == (pytest.approx(6 / 8), None, "task 1")
+    # tasks without phases are done when they are learned
+    nothing = [{**event, "phases": []} for event in (begin, second)]
+    write_events(job, nothing[0], {"event": "learned", "task": 0}, nothing[1])
+    watch.update()
+    assert (watch.share, watch.left, watch.text) == (pytest.approx(1 / 2), None, "task 1")
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -410,16 +421,16 @@ def test_the_board_tells_who_runs_how_far_and_what_is_left(tmp_path: Path, termi
     jobs = [replace(job_in(tmp_path / name), name=name) for name in ("first", "second", "third")]
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=terminal, width=120)
-    with Board(console, jobs, 2) as board:
+    with ProgressDisplay(console, jobs, 2) as board:
         for job in jobs[:2]:
             job.log.write_text("-- attempt 1\n")
-            write_events(job, {"event": "task", "task": 0, "phases": [{"epochs": 2}]}, epoch(0, 0))
-        board.look()
+            write_events(job, task_event(0, 6), epoch(0, 0))
+        board.update()
         if board.bar is not None:
             board.bar.refresh()
         assert set(board.running) == {"first", "second"}
-        board.ended(Outcome(jobs[0], 80.0))
-        board.ended(Outcome(jobs[1], 1.0, "no images"))
+        board.add_outcome(Outcome(jobs[0], 80.0))
+        board.add_outcome(Outcome(jobs[1], 1.0, "no images"))
         # one is left, of the length of the finished one, on two workers
         assert board.seconds_left() == pytest.approx(40.0)
     shown = screen.getvalue()

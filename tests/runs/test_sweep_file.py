@@ -3,6 +3,7 @@
 import math
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import endocil
@@ -55,7 +56,7 @@ def test_an_unknown_key_is_named_whatever_its_letters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", [{"samples": 3}, {"metric": "softmax.af"}, {"sampling_seed": 0}])
-def test_what_tuning_alone_takes_is_refused_in_a_sweep(tmp_path: Path, key: dict) -> None:
+def test_what_tuning_alone_takes_is_refused_in_a_sweep(tmp_path: Path, key: dict[str, Any]) -> None:
     name = next(iter(key))
     status, _, errors = endocil("sweep", write_sweep(tmp_path, **key), "-o", tmp_path / "out", "--dry-run")
     assert status == 1

@@ -5,16 +5,18 @@ import json
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from commands import endocil
 from small import SMALL, write_sweep
 
 from endocil import EndocilError, load_settings, run
+from endocil.cli.sweep import ranking_table
 from endocil.reports.ledger import add_to_ledger
 from endocil.runs.experiments import label
 from endocil.runs.sweep.plan import plan, read_sweep
-from endocil.runs.sweep.tune import points, ranked, table
+from endocil.runs.sweep.tune import points, rank_candidates
 
 RATES = {"train.learning_rate": [0.1, 0.00001]}
 
@@ -98,7 +100,9 @@ def test_tuning_predicts_validation_images_alone_and_its_runs_stay_out_of_the_le
         ),
     ],
 )
-def test_what_cannot_be_tuned_is_refused_with_the_way_out(tmp_path: Path, content: dict, words: str) -> None:
+def test_what_cannot_be_tuned_is_refused_with_the_way_out(
+    tmp_path: Path, content: dict[str, Any], words: str
+) -> None:
     status, _, errors = endocil("tune", write_sweep(tmp_path, **content), "-o", tmp_path / "out")
     assert status == 1
     assert len(errors.strip().splitlines()) == 1
@@ -121,7 +125,7 @@ def test_a_metric_without_a_value_is_an_error_and_gives_no_rank(
     folder.mkdir()
     (folder / "best.toml").write_text("of an earlier metric")
     without = SimpleNamespace(metrics={"softmax": {"af": None}})  # such as the forgetting of a single task
-    monkeypatch.setattr("endocil.runs.sweep.sweep.run_all", lambda *arguments: [])
+    monkeypatch.setattr("endocil.runs.sweep.runner.run_all", lambda *arguments: [])
     monkeypatch.setattr("endocil.runs.folder.RunFolder.finished", lambda self: True)
     monkeypatch.setattr("endocil.runs.records.read_run", lambda path: without)
     status, _, errors = endocil("tune", file, "-o", folder)
@@ -132,7 +136,7 @@ def test_a_metric_without_a_value_is_an_error_and_gives_no_rank(
     assert [row["rank"] for row in listed] == ["", ""]
 
 
-def drawn(folder: Path, samples: int, **limits: object) -> list[float]:
+def drawn(folder: Path, samples: int, **limits: Any) -> list[float]:
     asked = read_sweep(write_sweep(folder, search={"train.epochs": limits}, samples=samples))
     return [point["train.epochs"] for point in points(asked)]
 
@@ -159,12 +163,12 @@ def test_rounding_to_four_digits_steps_over_neither_end(tmp_path: Path, log: boo
 
 @pytest.mark.parametrize(("chosen", "kept"), [({"run.threads": 2}, 2), ({}, None)])
 def test_the_best_settings_keep_the_threads_of_the_user_and_not_those_of_the_sweep(
-    tmp_path: Path, chosen: dict, kept: int | None
+    tmp_path: Path, chosen: dict[str, Any], kept: int | None
 ) -> None:
     asked = read_sweep(write_sweep(tmp_path, settings="smoke", set=chosen, search=RATES))
     runs = plan(asked, tmp_path, (), points(asked))
     assert {one.settings.run.threads for one in runs} == {kept or 1}
-    assert ranked(runs, {}, "softmax.acc_avg")[0].settings().run.threads == kept
+    assert rank_candidates(runs, {}, "softmax.acc_avg")[0].settings().run.threads == kept
 
 
 @pytest.mark.parametrize(("metric", "first"), [("softmax.acc_avg", 0.1), ("softmax.af", 0.001)])
@@ -181,10 +185,10 @@ def test_candidates_are_ranked_by_the_mean_over_seeds_and_unfinished_ones_come_l
         for one in runs
         if (value := values[one.settings.train.learning_rate][one.settings.seed]) is not None
     }
-    found = ranked(runs, records, metric)
+    found = rank_candidates(runs, records, metric)
     order = [one.settings().train.learning_rate for one in found]
     assert order == [first, *({0.1, 0.001} - {first}), 0.5]
     assert found[-1].mean is None
-    text = table(found, metric).text()
+    text = ranking_table(found, metric).text()
     assert "51.00 ± 1.41" in text
     assert "99.00" not in text

@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 import endocil
 from endocil.cli import watch
 from endocil.cli.main import _application
-from endocil.cli.watch import board, picture
-from endocil.errors import EndocilError
+from endocil.cli.watch import run_panel, sweep_table
+from endocil.errors import EndocilError, FileFormatError
+from endocil.learning.events import read_events
 from endocil.runs.folder import RunFolder
-from endocil.runs.follow import Followed, Follower, Tail, View
+from endocil.runs.follow import FolderFollower, RunFollower, Snapshot
 
 
 class StoppedError(Exception):
@@ -61,32 +62,37 @@ def test_a_line_that_is_half_written_waits_and_a_file_written_anew_is_read_anew(
         tmp_path / "events.jsonl",
         [json.dumps({"event": "task", "task": n}) + "\n" for n in range(3)],
     )
-    tail = Tail(file)
-    assert tail.read() == []
+    assert read_events(file) == []
     file.write_text(lines[0] + lines[1][:9])
-    assert [event["task"] for event in tail.read()] == [0]
+    assert [event["task"] for event in read_events(file)] == [0]
     file.write_text(lines[0] + lines[1])
-    assert [event["task"] for event in tail.read()] == [0, 1]
+    assert [event["task"] for event in read_events(file)] == [0, 1]
     other = tmp_path / "new"
     other.write_text(lines[0] + lines[2])  # as long as the file before
     other.replace(file)
-    assert [event["task"] for event in tail.read()] == [0, 2]
+    assert [event["task"] for event in read_events(file)] == [0, 2]
+    with pytest.raises(FileFormatError, match="cannot read"):
+        read_events(tmp_path / "none", finished=True)
+    for damaged in ("{\n", "[]\n"):
+        file.write_text(lines[0] + damaged)
+        with pytest.raises(FileFormatError, match=r"events\.jsonl, line 2 is not"):
+            read_events(file)
 
 
 def test_a_run_is_followed_while_it_learns(tmp_path: Path) -> None:
-    views: list[View] = []
+    views: list[Snapshot] = []
 
     def look(record: dict[str, Any]) -> None:
         if record["event"] in ("task", "epoch", "learned"):
-            views.append(Follower(tmp_path / "run").look())
+            views.append(RunFollower(tmp_path / "run").snapshot())
 
     found = endocil.run(TINY, tmp_path / "run", show=look)
-    assert {view.standing for view in views} == {"running"}
+    assert {view.status for view in views} == {"running"}
     shares = [view.state.share for view in views]
     assert shares[0] == 0.0
     assert shares[-1] == pytest.approx(1.0)
-    after = Follower(tmp_path / "run").look()
-    assert after.standing == "finished"
+    after = RunFollower(tmp_path / "run").snapshot()
+    assert after.status == "finished"
     assert list(after.accuracies) == found.metrics["softmax"]["acc"]
     counts = [len(view.accuracies) for view in views]
     assert counts == sorted(counts)
@@ -100,7 +106,7 @@ def test_a_finished_run_is_shown_with_its_accuracies(sweep: Path) -> None:
     for value in metrics["softmax"]["acc"]:
         assert f"accuracy {value:.2f} %" in text
     assert "left" not in text
-    drawn = on_a_terminal(picture(Follower(sweep / "finished").look()))
+    drawn = on_a_terminal(run_panel(RunFollower(sweep / "finished").snapshot()))
     assert f"{metrics['softmax']['acc'][-1]:.2f} %" in drawn
 
 
@@ -109,7 +115,9 @@ def test_a_stopped_run_says_how_to_go_on(sweep: Path) -> None:
     assert f"no process is working on it; go on with 'endocil resume {sweep / 'stopped'}'" in text
     assert "of training left" in text
     assert "task 1 (2 of " in text
-    assert "go on with 'endocil resume " in on_a_terminal(picture(Follower(sweep / "stopped").look()))
+    assert "go on with 'endocil resume " in on_a_terminal(
+        run_panel(RunFollower(sweep / "stopped").snapshot())
+    )
 
 
 def test_a_folder_of_runs_is_shown_run_by_run(sweep: Path) -> None:
@@ -117,13 +125,13 @@ def test_a_folder_of_runs_is_shown_run_by_run(sweep: Path) -> None:
     assert lines[0].startswith("finished  finished  task ")
     assert lines[1].startswith("stopped  stopped  task 1/2 train ")
     assert lines[2] == "1 finished, 1 stopped"
-    drawn = on_a_terminal(board(Followed(sweep).look()))
+    drawn = on_a_terminal(sweep_table(FolderFollower(sweep).snapshots()))
     assert "1 finished, 1 stopped" in drawn
 
 
 def test_a_folder_without_runs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EndocilError, match="neither a run nor a folder with runs"):
-        Followed(tmp_path)
+        FolderFollower(tmp_path)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What several commands share: arguments, the console, new folders, and how an error ends a command."""
+"""For several commands: common arguments, the console, and how an error ends a command."""
 
 import os
 import sys
@@ -38,32 +38,32 @@ Ledger = Annotated[Path, typer.Option("--ledger", help="Folder of the ledger.")]
 
 def fail(message: str, status: int = 1) -> NoReturn:
     """One line on standard error, and a non-zero exit."""
-    speaker = "endocil" if leads() else f"endocil, process {os.getpid()}"
-    print(f"{speaker}: {printable(' '.join(message.split()))}", file=sys.stderr)
+    prefix = "endocil" if leads() else f"endocil, process {os.getpid()}"
+    print(f"{prefix}: {printable(' '.join(message.split()))}", file=sys.stderr)
     raise SystemExit(status)
 
 
 def console() -> "Console":
-    """Of several processes that learn together, one speaks."""
+    """Of several processes that learn together, one prints."""
     from rich.console import Console
 
     return Console(quiet=not leads())
 
 
 def say(text: str) -> None:
-    """A line as it is: no colours guessed, no wrapping that would break a path, nothing that steers the terminal."""
+    """Print text unchanged: no colours, no wrapping that would break a path, no control characters."""
     text = "\n".join(map(printable, text.split("\n")))
     console().print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager
 def resumable(folder: Path) -> Iterator[None]:
-    """Ctrl-C leaves a run that can go on, and says how."""
+    """Ctrl-C leaves a run that can be resumed, and shows how."""
     try:
         yield
     except KeyboardInterrupt:
         if not leads():
-            raise SystemExit(0) from None  # the one that speaks ends the run
+            raise SystemExit(0) from None  # the process that prints ends the run
         if (folder / "settings.toml").exists():
             fail(
                 f"stopped; nothing up to the last checkpoint is lost. Go on with: endocil resume {folder}",

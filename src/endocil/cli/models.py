@@ -87,7 +87,7 @@ def _describe(model: "LivingModel", output: Path) -> None:
         f"{output}: {len(model.classes)} classes, {len(model.exemplars):,} exemplars, "
         f"{len(model.held_out):,} held-out images, {output.stat().st_size / 1e6:.1f} MB"
     )
-    fitted = model.manifest.calibration if model.manifest else None
+    fitted = model.manifest.calibration
     if fitted is not None:
         say(
             f"calibrated on {fitted.images:,} held-out images: expected calibration error {fitted.error_before:.3f} "

@@ -6,13 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from endocil.cli.common import Overrides, fail
-from endocil.errors import EndocilError
+from endocil.errors import SettingsError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from rich.console import Console
 
-    from endocil.runs.sweep.plan import Planned
-    from endocil.runs.sweep.sweep import How, SweepFolder
+    from endocil.reports.tables import Table
+    from endocil.runs.records import RunRecord
+    from endocil.runs.sweep.plan import PlannedRun
+    from endocil.runs.sweep.runner import Execution, SweepFolder
+    from endocil.runs.sweep.tune import Candidate
     from endocil.runs.sweep.worker import Outcome
 
 DEMO_METHODS = ("finetune", "icarl", "endocil", "joint")
@@ -30,9 +35,7 @@ Workers = Annotated[
 ]
 Retries = Annotated[int, typer.Option("--retries", min=0, help="How often a failed run is tried again.")]
 NoShare = Annotated[bool, typer.Option("--no-share", help="Train the first task in every run anew.")]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="List the runs and what is done of them; run nothing.")
-]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs and their state; run nothing.")]
 OnRay = Annotated[
     str | None,
     typer.Option("--ray", metavar="auto|ADDRESS", help="On Ray: auto joins or starts it on this machine."),
@@ -49,7 +52,7 @@ def sweep(
     output: Folder = None,
     workers: Workers = None,
     retries: Retries = 1,
-    into: Annotated[
+    ledger: Annotated[
         Path | None, typer.Option("--ledger", help="Add finished runs to this ledger; skip what is there.")
     ] = None,
     no_share: NoShare = False,
@@ -59,22 +62,25 @@ def sweep(
     cpus: Cpus = 1.0,
 ) -> None:
     """Run every combination of a sweep file; finished runs are skipped, unfinished ones go on."""
-    from endocil.runs.sweep.executors import Room
+    from endocil.runs.sweep.executors import RunResources
     from endocil.runs.sweep.plan import plan, read_sweep
-    from endocil.runs.sweep.sweep import How, SweepFolder
+    from endocil.runs.sweep.runner import Execution, SweepFolder
 
-    how = How(workers, retries, not no_share, ray, Room(cpus, gpus))
-    asked = read_sweep(file)
-    if asked.search:
-        raise EndocilError(
+    execution = Execution(workers, retries, not no_share, ray, RunResources(cpus, gpus))
+    sweep_file = read_sweep(file)
+    if sweep_file.search:
+        raise SettingsError(
             f"{file} has a [search] table, which 'endocil tune' takes; a sweep has [vary] alone"
         )
-    folder, runs = SweepFolder(output or Path("runs", file.stem)), plan(asked, file.parent, changes or ())
-    kept = _kept(runs, into)
+    folder, runs = (
+        SweepFolder(output or Path("runs", file.stem)),
+        plan(sweep_file, file.parent, changes or ()),
+    )
+    entries = _ledger_entries(runs, ledger)
     if dry_run:
-        _list(folder, runs, kept)
+        _list(folder, runs, entries)
         return
-    failed = _run_all(folder, [one for one in runs if one.digest not in kept], how, into)
+    failed = _run_all(folder, [one for one in runs if one.digest not in entries], execution, ledger)
     _show_results(folder, runs)
     _end(failed)
 
@@ -92,28 +98,28 @@ def tune(
     cpus: Cpus = 1.0,
 ) -> None:
     """Search settings by the validation part alone; writes best.toml, which 'endocil run' takes."""
-    from endocil.runs.sweep import tune as tuning
-    from endocil.runs.sweep.executors import Room
+    from endocil.runs.sweep.executors import RunResources
     from endocil.runs.sweep.plan import plan, read_sweep
-    from endocil.runs.sweep.sweep import How, SweepFolder
+    from endocil.runs.sweep.runner import Execution, SweepFolder
+    from endocil.runs.sweep.tune import check_metric_has_value, check_validation, points, split_metric
 
-    how = How(workers, retries, not no_share, ray, Room(cpus, gpus))
-    asked = read_sweep(file)
-    tuning.head_and_metric(asked.metric)
-    validating = [*(changes or ()), "run.evaluate=validation"]
-    runs = plan(asked, file.parent, validating, tuning.points(asked))
-    tuning.refuse_without_validation(runs)
-    tuning.refuse_without_value(runs, asked.metric)
+    execution = Execution(workers, retries, not no_share, ray, RunResources(cpus, gpus))
+    sweep_file = read_sweep(file)
+    split_metric(sweep_file.metric)  # refuses an unknown one
+    overrides = [*(changes or ()), "run.evaluate=validation"]
+    runs = plan(sweep_file, file.parent, overrides, points(sweep_file))
+    check_validation(runs)
+    check_metric_has_value(runs, sweep_file.metric)
     folder = SweepFolder(output or Path("runs", file.stem))
     if dry_run:
         _list(folder, runs, {})
         return
-    failed = _run_all(folder, runs, how, None)
-    best = _best(folder, runs, asked.metric)
+    failed = _run_all(folder, runs, execution, None)
+    best = _show_ranking(folder, runs, sweep_file.metric)
     _end(failed)
     if best is None:
-        raise EndocilError(
-            f"metric '{asked.metric}' has no value in any of the runs, so none is best; choose another metric"
+        raise SettingsError(
+            f"metric '{sweep_file.metric}' has no value in any of the runs, so none is best; choose another metric"
         )
     say(f"best settings: {best}")
 
@@ -128,24 +134,25 @@ def demo(
 ) -> None:
     """Compare finetune, icarl, endocil and joint on synthetic endoscopy, three seeds each: minutes on two cores."""
     from endocil.runs.sweep.plan import SweepFile, plan
-    from endocil.runs.sweep.sweep import How, SweepFolder
+    from endocil.runs.sweep.runner import Execution, SweepFolder
 
-    asked = SweepFile(settings="demo", vary={"seed": _seeds(seeds), "method": list(DEMO_METHODS)})
-    folder, runs = SweepFolder(output or Path("runs", "demo")), plan(asked, Path(), changes or ())
-    failed = _run_all(folder, runs, How(workers), None)
+    vary = {"seed": _parse_seeds(seeds), "method": list(DEMO_METHODS)}
+    folder = SweepFolder(output or Path("runs", "demo"))
+    runs = plan(SweepFile(settings="demo", vary=vary), Path(), changes or ())
+    failed = _run_all(folder, runs, Execution(workers), None)
     _show_demo(folder, runs)
     _end(failed)
 
 
-def _seeds(told: str) -> list[int]:
-    found = [int(one) for one in told.split(",") if one.strip().isdecimal()]
-    if len(found) < len(told.split(",")):
-        raise EndocilError(f"--seeds is '{told}'; expected whole numbers of 0 or more, such as 3,4,5")
-    return found
+def _parse_seeds(text: str) -> list[int]:
+    parts = text.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise SettingsError(f"--seeds is '{text}'; expected whole numbers of 0 or more, such as 3,4,5")
+    return [int(part) for part in parts]
 
 
 def console() -> "Console":
-    """A sweep is one process and speaks, even where a launcher's variables make it look like one of many."""
+    """A sweep is one process and prints, even where a launcher's variables make it look like one of many."""
     from rich.console import Console
 
     return Console()
@@ -155,86 +162,104 @@ def say(text: str) -> None:
     console().print(text, highlight=False, markup=False, soft_wrap=True)
 
 
-def _kept(runs: "list[Planned]", into: Path | None) -> dict[str, Path]:
-    """Which runs the ledger has, by digest."""
+def _ledger_entries(runs: "list[PlannedRun]", ledger: Path | None) -> dict[str, Path]:
+    """The entries of runs that the ledger has, by digest."""
     from endocil.cli.runs import in_ledger
 
-    if into is None:
+    if ledger is None:
         return {}
-    _refuse_alike(runs, into)
-    found = {one.digest: in_ledger(one.settings, into) for one in runs}
-    return {digest: entry for digest, entry in found.items() if entry is not None}
+    _check_ledger_names(runs, ledger)
+    entries = {one.digest: in_ledger(one.settings, ledger) for one in runs}
+    return {digest: entry for digest, entry in entries.items() if entry is not None}
 
 
-def _refuse_alike(runs: "list[Planned]", into: Path) -> None:
-    """A ledger knows a folder by its last name: of two data sets alike in that it can keep one."""
+def _check_ledger_names(runs: "list[PlannedRun]", ledger: Path) -> None:
+    """A ledger knows a folder by its last name: of two data sets with the same one it can keep one."""
     from endocil.reports.ledger import ledger_name
     from endocil.runs.records import completed
 
-    planned: dict[str, Planned] = {}
+    by_name: dict[str, PlannedRun] = {}
     for one in runs:
-        other = planned.setdefault(ledger_name(completed(one.settings)), one)
+        other = by_name.setdefault(ledger_name(completed(one.settings)), one)
         if other is not one:
             roots = " and ".join(str(each.settings.data.options.get("root")) for each in (other, one))
-            raise EndocilError(
-                f"{other.name} and {one.name} would be one entry of {into} (data.root: {roots}); rename a data folder, "
-                "or keep their results without --ledger"
+            raise SettingsError(
+                f"{other.name} and {one.name} would be one entry of {ledger} (data.root: {roots}); rename a data "
+                "folder, or keep their results without --ledger"
             )
 
 
-def _list(folder: "SweepFolder", runs: "list[Planned]", kept: dict[str, Path]) -> None:
+def _list(folder: "SweepFolder", runs: "list[PlannedRun]", entries: dict[str, Path]) -> None:
     for one in runs:
-        say(f"{one.name}: {'in the ledger' if one.digest in kept else folder.state(one)}")
+        say(f"{one.name}: {'in the ledger' if one.digest in entries else folder.state(one)}")
     say(f"{len(runs)} runs")
 
 
-def _run_all(folder: "SweepFolder", runs: "list[Planned]", how: "How", into: Path | None) -> "list[Outcome]":
-    """What failed; Ctrl-C stops the runs and says how to go on."""
+def _run_all(
+    folder: "SweepFolder", runs: "list[PlannedRun]", execution: "Execution", ledger: Path | None
+) -> "list[Outcome]":
+    """The runs that failed; Ctrl-C stops all runs and shows how to go on."""
     from endocil.cli.ledger import add
-    from endocil.runs.sweep.sweep import run_all
+    from endocil.runs.sweep.runner import run_all
 
-    def keep(run: Path) -> None:
-        if into is not None:
-            add([run], into)
+    def add_to_ledger(run: Path) -> None:
+        if ledger is not None:
+            add([run], ledger)
 
     try:
-        return run_all(folder, runs, how, console(), keep)
+        return run_all(folder, runs, execution, console(), add_to_ledger)
     except KeyboardInterrupt:
         fail("stopped; nothing up to the runs' last checkpoints is lost. Go on with the same command", 130)
 
 
-def _show_results(folder: "SweepFolder", runs: "list[Planned]") -> None:
+def _show_results(folder: "SweepFolder", runs: "list[PlannedRun]") -> None:
+    """A table and a report page for each data set."""
     from endocil.reports.tables import comparison
 
     records = folder.records(runs)
-    for source, finished in records.items():
-        say(f"\n{source}\n{comparison(finished).text()}")
-        say(folder.write_page(source, finished, alone=len(records) == 1))
+    for name, finished in records.items():
+        page = folder.path / ("report.html" if len(records) == 1 else f"report-{name}.html")
+        title = f"endocil sweep {folder.path.resolve().name}: {name}"
+        say(f"\n{name}\n{comparison(finished).text()}")
+        say(write_report(finished, page, title, name))
 
 
-def _show_demo(folder: "SweepFolder", runs: "list[Planned]") -> None:
-    """The table, what the seeds tell apart, and the page with exemplars."""
+def write_report(records: "Sequence[RunRecord]", page: Path, title: str, name: str) -> str:
+    """Where the page is, or why there is none: the classes or the split may vary."""
+    from endocil.errors import EndocilError
+    from endocil.reports.page import write_page
+
+    try:
+        write_page(records, page, title=title)
+    except EndocilError as error:
+        return f"no page for {name}: {error}"
+    return f"page: {page}"
+
+
+def _show_demo(folder: "SweepFolder", runs: "list[PlannedRun]") -> None:
+    """The table, the differences that the seeds show, and the page with exemplars."""
     from endocil.cli.reports import exemplars_of
     from endocil.reports.comparisons import told_by_seeds
     from endocil.reports.page import write_page
     from endocil.reports.tables import comparison
 
-    if not (finished := [record for several in folder.records(runs).values() for record in several]):
+    finished = [record for records in folder.records(runs).values() for record in records]
+    if not finished:
         return
     page = folder.path / "report.html"
     write_page(finished, page, title="endocil demo: synthetic endoscopy", gallery=exemplars_of(finished))
     say(f"\n{comparison(finished).text()}\n{told_by_seeds(finished)}\npage: {page}")
 
 
-def _best(folder: "SweepFolder", runs: "list[Planned]", metric: str) -> Path | None:
-    """Shows the ranking, and writes the best settings where a candidate has a value."""
+def _show_ranking(folder: "SweepFolder", runs: "list[PlannedRun]", metric: str) -> Path | None:
+    """Shows and writes the ranking; returns the file of the best settings where a candidate has a value."""
     from endocil.io.files import write_atomically
     from endocil.runs.records import read_run
-    from endocil.runs.sweep import tune as tuning
+    from endocil.runs.sweep.tune import rank_candidates
 
-    done = {one.digest: read_run(folder.run(one).path) for one in runs if folder.run(one).finished()}
-    candidates = tuning.ranked(runs, done, metric)
-    table = tuning.table(candidates, metric)
+    records = {one.digest: read_run(folder.run(one).path) for one in runs if folder.run(one).finished()}
+    candidates = rank_candidates(runs, records, metric)
+    table = ranking_table(candidates, metric)
     say(f"\n{table.text()}")
     write_atomically(folder.path / "tuning.csv", table.csv())
     best = folder.path / "best.toml"
@@ -243,6 +268,30 @@ def _best(folder: "SweepFolder", runs: "list[Planned]", metric: str) -> Path | N
         return None
     write_atomically(best, candidates[0].settings().to_toml())
     return best
+
+
+def ranking_table(candidates: "Sequence[Candidate]", metric: str) -> "Table":
+    """The candidates of a search, best first; one without a value has no rank."""
+    from endocil.metrics.metrics import METRICS
+    from endocil.reports.tables import Cell, Column, Table, spread
+    from endocil.runs.experiments import flat, written
+    from endocil.runs.sweep.tune import LOWER_IS_BETTER, split_metric
+
+    _, name = split_metric(metric)
+    keys = list(dict.fromkeys(key for one in candidates for key, _ in one.runs[0].varied if key != "seed"))
+    columns = (
+        Column("rank", "Rank", True),
+        *(Column(key, key) for key in keys),
+        Column("seeds", "Seeds", True),
+        Column(metric, f"{metric} (validation)", True, "min" if name in LOWER_IS_BETTER else "max"),
+    )
+    rows = []
+    for rank, one in enumerate(candidates, 1):
+        settings = flat(one.runs[0].settings.model_dump(mode="json", exclude_none=True))
+        values: list[Cell] = [written(settings.get(key)) for key in keys]
+        result = spread(one.values) if one.mean is not None else None
+        rows.append((None if result is None else rank, *values, len(one.values), result))
+    return Table(f"Validation results: {METRICS[name]}", columns, tuple(rows))
 
 
 def _end(failed: "list[Outcome]") -> None:

@@ -1,7 +1,7 @@
 """`python -m endocil.cli.sweep_child run ...`: the command `endocil`, which ends when the sweep that started it does.
 
-Its standard input is a pipe that nothing is written to. It closes when the sweep closes it or dies, however that
-happens; then the run stops as by Ctrl-C, and goes on from its last checkpoint when it is started again.
+Its standard input is a pipe that nothing is written to. It closes when the sweep closes it or ends in any way; then the
+run stops as by Ctrl-C, and goes on from its last checkpoint when it is started again.
 """
 
 import os
@@ -13,20 +13,20 @@ from contextlib import suppress
 
 from endocil.cli.main import main as command
 
-GRACE = 5.0  # seconds to stop in
+GRACE_SECONDS = 5.0
 
 
-def _stop_with_the_sweep() -> None:
+def _stop_when_input_closes() -> None:
     with suppress(OSError):
         while os.read(sys.stdin.fileno(), 1):
             pass
     os.kill(os.getpid(), signal.SIGINT)
-    time.sleep(GRACE)
+    time.sleep(GRACE_SECONDS)
     os._exit(130)
 
 
 if __name__ == "__main__":
-    # a sweep in the background hands SIGINT on ignored; no terminal sends it here (worker.py), so it is ours alone
+    # a sweep in the background passes on an ignored SIGINT; no terminal sends it here (runs/sweep/worker.py)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    threading.Thread(target=_stop_with_the_sweep, daemon=True).start()
+    threading.Thread(target=_stop_when_input_closes, daemon=True).start()
     command()

@@ -1,9 +1,9 @@
-"""A run, or the runs of a sweep, on the screen: a picture that changes on a terminal, lines otherwise."""
+"""endocil watch and tensorboard: a run, or the runs of a sweep, live on a terminal and in lines elsewhere."""
 
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Group, RenderableType
@@ -13,39 +13,34 @@ from rich.text import Text
 
 from endocil.cli.common import console, say
 from endocil.io.terminal import duration
-from endocil.runs.follow import Event, State, TaskState, View
+from endocil.runs.follow import Event, FolderFollower, Snapshot, State, TaskState
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from endocil.runs.follow import Followed, View
-
-LINES = 4  # of a phase, on a screen that is no terminal
+LINES = 4  # for each phase, where the output is no terminal
 
 
-def picture(view: View) -> RenderableType:
-    """Where the run is, its tasks, and what is worth knowing."""
-    head = Text.assemble((view.name, "bold"), f"  {view.folder}  ", (view.told, _colour(view)))
-    parts: list[RenderableType] = [head, Text(_where(view))]
-    if view.standing != "finished":
-        parts.append(ProgressBar(total=1.0, completed=view.state.share, width=60))
-    parts += [_tasks(view), *(Text(f"note: {note}") for note in view.notes)]
+def run_panel(run: Snapshot) -> RenderableType:
+    """How far the run is, its tasks, and notes."""
+    head = Text.assemble((run.name, "bold"), f"  {run.folder}  ", (run.status_text, _colour(run)))
+    parts: list[RenderableType] = [head, Text(_position_and_losses(run))]
+    if run.status != "finished":
+        parts.append(ProgressBar(total=1.0, completed=run.state.share, width=60))
+    parts += [_tasks(run), *(Text(f"note: {note}") for note in run.notes)]
     return Group(*parts)
 
 
-def summary(view: View) -> list[str]:
+def run_lines(run: Snapshot) -> list[str]:
     """The same in plain lines."""
-    tasks = [_task_line(task, view.accuracies) for task in view.state.tasks]
+    tasks = [_task_line(task, run.accuracies) for task in run.state.tasks]
     return [
-        f"{view.name}, {view.folder}: {view.told}",
-        _where(view),
+        f"{run.name}, {run.folder}: {run.status_text}",
+        _position_and_losses(run),
         *tasks,
-        *(f"note: {n}" for n in view.notes),
+        *(f"note: {n}" for n in run.notes),
     ]
 
 
-def log(events: Sequence[Event], accuracies: Sequence[float]) -> list[str]:
-    """What has happened so far in lines; with more events lines are added, and none changes."""
+def event_lines(events: Sequence[Event], accuracies: Sequence[float]) -> list[str]:
+    """The events so far in lines; further events add lines and change none."""
     lines: list[str] = []
     for event in events:
         if event["event"] == "task":
@@ -58,27 +53,26 @@ def log(events: Sequence[Event], accuracies: Sequence[float]) -> list[str]:
     return lines
 
 
-def board(views: Sequence[View]) -> RenderableType:
+def sweep_table(runs: Sequence[Snapshot]) -> RenderableType:
     """The runs of a sweep, a row each."""
     table = Table("run", "", "where", "done", "left", "accuracy", box=None, padding=(0, 2, 0, 0))
-    for view in views:
-        standing = Text(view.standing, _colour(view))
-        table.add_row(view.folder.name, standing, _brief(view.state), *_progress(view))
-    return Group(table, Text(counted(views)))
+    for run in runs:
+        table.add_row(run.folder.name, Text(run.status, _colour(run)), _brief(run.state), *_progress(run))
+    return Group(table, Text(status_counts(runs)))
 
 
-def board_lines(views: Sequence[View]) -> list[str]:
-    rows = [(view.folder.name, view.standing, _brief(view.state), *_progress(view)) for view in views]
-    return [*("  ".join(filter(None, row)) for row in rows), counted(views)]
+def sweep_lines(runs: Sequence[Snapshot]) -> list[str]:
+    rows = [(run.folder.name, run.status, _brief(run.state), *_progress(run)) for run in runs]
+    return [*("  ".join(filter(None, row)) for row in rows), status_counts(runs)]
 
 
-def counted(views: Sequence[View]) -> str:
-    kinds = [view.standing for view in views]
-    return ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+def status_counts(runs: Sequence[Snapshot]) -> str:
+    statuses = [run.status for run in runs]
+    return ", ".join(f"{statuses.count(one)} {one}" for one in dict.fromkeys(statuses))
 
 
-def _colour(view: View) -> str:
-    return {"running": "green", "finished": "blue", "stopped": "red", "unknown": "yellow"}[view.standing]
+def _colour(run: Snapshot) -> str:
+    return {"running": "green", "finished": "blue", "stopped": "red", "unknown": "yellow"}[run.status]
 
 
 def _position(state: State) -> str:
@@ -96,43 +90,43 @@ def _brief(state: State) -> str:
     return f"task {state.tasks[-1].index}/{state.n_tasks - 1}{phase}"
 
 
-def _where(view: View) -> str:
-    state = view.state
-    told = [_position(state)]
+def _position_and_losses(run: Snapshot) -> str:
+    state = run.state
+    parts = [_position(state)]
     if state.losses:
-        told.append(f"losses: {_losses(state.losses)}")
+        parts.append(f"losses: {_losses(state.losses)}")
     if state.learning_rate is not None:
-        told.append(f"learning rate {state.learning_rate:.3g}")
+        parts.append(f"learning rate {state.learning_rate:.3g}")
     if state.seconds_per_epoch is not None:
-        told.append(f"{state.seconds_per_epoch:.2g} s/epoch")
-    if view.standing != "finished" and state.left is not None:
-        told.append(f"{state.share:.0%} done, about {duration(state.left)} of training left")
-    return "; ".join(told)
+        parts.append(f"{state.seconds_per_epoch:.2g} s/epoch")
+    if run.status != "finished" and state.left is not None:
+        parts.append(f"{state.share:.0%} done, about {duration(state.left)} of training left")
+    return "; ".join(parts)
 
 
-def _progress(view: View) -> tuple[str, str, str]:
-    """Done, left and the last accuracy that is known."""
-    known = f"{view.accuracies[-1]:.2f} %" if view.accuracies else ""
-    if view.standing == "finished":
-        return "100%", "", known
-    left = view.state.left
-    return f"{view.state.share:.0%}", "" if left is None else duration(left), known
+def _progress(run: Snapshot) -> tuple[str, str, str]:
+    """Done, left and the last accuracy so far."""
+    last = f"{run.accuracies[-1]:.2f} %" if run.accuracies else ""
+    if run.status == "finished":
+        return "100%", "", last
+    left = run.state.left
+    return f"{run.state.share:.0%}", "" if left is None else duration(left), last
 
 
 def _losses(losses: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.3f}" for name, value in losses.items())
 
 
-def _tasks(view: View) -> Table:
+def _tasks(run: Snapshot) -> Table:
     numbers = ("new images", "exemplars", "kept of them", "accuracy")
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("task", justify="right", no_wrap=True)
     table.add_column("new classes", ratio=1)
     for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
-    for task in view.state.tasks:
+    for task in run.state.tasks:
         classes = Text(", ".join(task.classes))  # a name with brackets is no markup
-        table.add_row(str(task.index), classes, *_counts(task), _accuracy(task, view.accuracies))
+        table.add_row(str(task.index), classes, *_counts(task), _accuracy(task, run.accuracies))
     return table
 
 
@@ -153,60 +147,55 @@ def _task_line(task: TaskState, accuracies: Sequence[float]) -> str:
     )
 
 
-# endocil watch and tensorboard: a run while it learns, or afterwards.
-
-
 def watch(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or of a sweep.")],
-    once: Annotated[bool, typer.Option("--once", help="Show how it stands and end.")] = False,
-    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Show the present state and end.")] = False,
+    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two updates.")] = 1.0,
 ) -> None:
-    """Show a run while it learns: losses, accuracy after each task, time left. Ctrl-C ends the watching alone."""
-    from endocil.runs.follow import Followed
-
-    followed = Followed(folder)
+    """Show a run while it learns: losses, accuracy after each task, time left. Ctrl-C ends the display, not the run."""
+    follower = FolderFollower(folder)
     try:
         if console().is_terminal:
-            _on_a_terminal(followed, once, every)
+            _show_live(follower, once, every)
         else:
-            _in_lines(followed, once, every)
+            _show_lines(follower, once, every)
     except KeyboardInterrupt:
         return
 
 
-def _on_a_terminal(followed: "Followed", once: bool, every: float) -> None:
+def _show_live(follower: FolderFollower, once: bool, every: float) -> None:
     from rich.live import Live
 
-    def drawn(views: "Sequence[View]") -> "RenderableType":
-        return picture(views[0]) if followed.alone else board(views)
+    def rendered(runs: Sequence[Snapshot]) -> RenderableType:
+        return run_panel(runs[0]) if follower.single else sweep_table(runs)
 
-    views = followed.look()
+    runs = follower.snapshots()
     if once:
-        console().print(drawn(views))
+        console().print(rendered(runs))
         return
-    with Live(drawn(views), console=console(), auto_refresh=False) as live:
-        while followed.moving(views):
+    with Live(rendered(runs), console=console(), auto_refresh=False) as live:
+        while follower.may_change(runs):
             time.sleep(every)
-            views = followed.look()
-            live.update(drawn(views), refresh=True)
+            runs = follower.snapshots()
+            live.update(rendered(runs), refresh=True)
 
 
-def _in_lines(followed: "Followed", once: bool, every: float) -> None:
-    """What is new at each look, and how it stands at the end."""
-    said: list[str] = []
-    views = followed.look()
-    while not once and followed.moving(views):
-        lines = log(views[0].events, views[0].accuracies) if followed.alone else [counted(views)]
-        for line in lines[_alike(said, lines) :]:
+def _show_lines(follower: FolderFollower, once: bool, every: float) -> None:
+    """New lines at each update, and the state at the end."""
+    printed: list[str] = []
+    runs = follower.snapshots()
+    while not once and follower.may_change(runs):
+        lines = event_lines(runs[0].events, runs[0].accuracies) if follower.single else [status_counts(runs)]
+        for line in lines[_common_prefix(printed, lines) :]:
             say(line)
-        said = lines
+        printed = lines
         time.sleep(every)
-        views = followed.look()
-    for line in summary(views[0]) if followed.alone else board_lines(views):
+        runs = follower.snapshots()
+    for line in run_lines(runs[0]) if follower.single else sweep_lines(runs):
         say(line)
 
 
-def _alike(one: "Sequence[str]", other: "Sequence[str]") -> int:
+def _common_prefix(one: Sequence[str], other: Sequence[str]) -> int:
     """How many lines both begin with: a run that went on from a checkpoint does its last lines again."""
     return next(
         (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
@@ -216,7 +205,7 @@ def _alike(one: "Sequence[str]", other: "Sequence[str]") -> int:
 def tensorboard(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")],
 ) -> None:
-    """Write what runs have recorded for TensorBoard, below RUN/tensorboard; a run that learns does it by itself with
+    """Write the records of runs for TensorBoard, below RUN/tensorboard; a run that learns does it by itself with
     run.tensorboard=true."""
     from endocil.runs.folder import RunFolder
     from endocil.runs.tensorboard import write_tensorboard

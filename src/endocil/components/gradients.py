@@ -45,7 +45,7 @@ def calibrated_gradient(
 class GradientRule(nn.Module):
     """The plain rule: the gradients of the total loss stay as they are.
 
-    State of a rule that must survive a crash lives in buffers; `measured` holds what the last step is logged by.
+    State of a rule that must survive a crash lives in buffers; `measured` holds values of the last step for the log.
     """
 
     measured: Mapping[str, Tensor]
@@ -68,9 +68,9 @@ def classifier_gradients(outcome: Outcome, n: float) -> dict[str, Tensor]:
     """The linear classifier's gradient of the distillation, and of all other losses together: (C, d + 1) each."""
     if outcome.logits is None or outcome.features is None:
         raise ValueError(
-            "calibrated gradients need the outcome's logits and features; the objective gave none"
+            "calibrated gradients need the outcome's logits and features; the objective returned none"
         )
-    parts = {"classification": [], DISTILLATION: []}  # type: dict[str, list[Tensor]]
+    parts: dict[str, list[Tensor]] = {"classification": [], DISTILLATION: []}
     for name, loss in outcome.losses.items():
         if not loss.ndim:
             raise ValueError(

@@ -23,7 +23,7 @@ class Outcome:
 def class_balanced_weights(counts: Tensor, beta: float = 0.96) -> Tensor:
     """Weights of the classes that add up to their number: W_i = C alpha_i / sum alpha, alpha_i = (1-beta)/(1-beta^n_i).
 
-    beta = 0 weighs all classes alike; beta near 1 weighs a class by the inverse of its count.
+    beta = 0 gives all classes the same weight; beta near 1 the inverse of their counts.
     """
     counts = torch.as_tensor(counts)
     if counts.ndim != 1 or counts.numel() == 0 or bool((counts < 1).any()):

@@ -1,9 +1,9 @@
-"""The kernel matrix of one class of features: some of its rows, and the sums of all of them.
+"""Squared MMD between some rows of a class and all of them: its kernel matrix, the greedy minimum, and swaps.
 
 The kernel is a sum of Gaussians whose bandwidths are powers of `scale` times the mean squared distance in the
 class. Features are centred (distances stay, cancellation goes) and scaled so that the widest Gaussian is
 exp(x.y - |x|^2/2 - |y|^2/2); two more columns, (-|x|^2/2, 1), let one matrix product give that exponent.
-The matrix itself is kept only where asked for; else rows are computed anew. Torch and the standard library alone.
+The matrix itself is kept only where that is cheaper; else rows are computed anew. Torch and the standard library alone.
 """
 
 import math
@@ -22,13 +22,28 @@ Bandwidth = Literal["index", "literal"]
 ROWS_BYTES = 1 << 24  # of whole rows at a time
 SQUARINGS = 8  # of an exponential in a row; each doubles its relative rounding
 
+TIE = 1e-11  # scores this near are equal: rounding must not choose between twins
+MEAN_ROUNDING = 2e-14  # of a mean of kernel values; over 500 picks this is the wider of the two
+PASSES = 100  # of swaps over all chosen rows; a few are enough
+
+EXACT_ROWS = 1024  # up to so many rows float64 costs a few hundredths of a second
+KEEP = 16  # from 1/16 of the rows on, a matrix in float64 costs less than float32 and a row for each pick
+KEPT_BYTES = 1 << 29  # of a matrix that is kept: 8192 rows
+TRIANGLE = 8  # more than 1/8 of the rows one by one cost more than all of them by the upper triangle
+STEEPEST = 32.0  # a kernel of which float32 would tell too little: the default's steepness is 7.75
+CHECKED_ROWS = 16
+MARGIN = 16  # times what they show
+ROUNDING = math.ldexp(1.0, -24)  # of a float32, relative
+CACHE_BYTES = 4 * 320 * 320  # two such tiles stay in a core's second-level cache of 1 MB
+DEVICE_BYTES = 1 << 26  # enough to keep a graphics card busy
+
 _thread_count = threading.Lock()  # torch has one thread count for the whole process
 
 
 class KernelMatrix:
     """The (m, m) kernel matrix of `features`; holds a float64 copy of these, and one in float32 once needed."""
 
-    kept: Tensor | None = None  # the whole of it, (m, m) float64, once `all_sums` was told to keep it
+    kept: Tensor | None = None  # the whole of it, (m, m) float64, once `all_sums` has kept it
 
     def __init__(
         self,
@@ -200,24 +215,6 @@ def one_thread_each() -> Iterator[int]:
             torch.set_num_threads(threads)
 
 
-# Greedy minimum of MMD^2 between some rows and all rows, and its refinement by swaps.
-
-TIE = 1e-11  # scores this near are equal: rounding must not choose between twins
-MEAN_ROUNDING = 2e-14  # of a mean of kernel values; over 500 picks this is the wider of the two
-PASSES = 100  # of swaps over all chosen rows; a few are enough
-
-EXACT_ROWS = 1024  # up to so many rows float64 costs a few hundredths of a second
-KEEP = 16  # from 1/16 of the rows on, a matrix in float64 costs less than float32 and a row for each pick
-KEPT_BYTES = 1 << 29  # of a matrix that is kept: 8192 rows
-SHARE = 8  # more than 1/8 of the rows one by one cost more than all of them by the upper triangle
-STEEPEST = 32.0  # a kernel of which float32 would tell too little: the default's steepness is 7.75
-CHECKED_ROWS = 16
-MARGIN = 16  # times what they show
-ROUNDING = math.ldexp(1.0, -24)  # of a float32, relative
-CACHE_BYTES = 4 * 320 * 320  # two such tiles stay in a core's second-level cache of 1 MB
-DEVICE_BYTES = 1 << 26  # enough to keep a graphics card busy
-
-
 class RowMeans:
     """Row sums / m and how far each may be off: float32 where that will do, float64 on demand."""
 
@@ -238,7 +235,7 @@ class RowMeans:
 
     def sharpen(self, indices: Tensor) -> None:
         """Make these rows exact."""
-        if len(indices) > self.matrix.size // SHARE:
+        if len(indices) > self.matrix.size // TRIANGLE:
             self.exact = True
             self._compute(keep=False)
             self.error.zero_()

@@ -2,7 +2,7 @@
 
 `select_by_mmd` is EndoCIL's selection (MDBR, Algorithm 1): greedily keep the maximum mean discrepancy between
 the kept images and their class small. The kernel's diagonal is constant: kernel herding without repeats.
-Differs from the authors: exact at any size without the m x m matrix; swaps after it, if asked for, lower MMD^2
+Differs from the authors: exact at any size without the m x m matrix; swaps after it, if chosen, lower MMD^2
 further. Torch and the standard library alone.
 """
 
@@ -52,8 +52,8 @@ def select_by_mmd(
 ) -> Selection:
     """Greedy minimum of MMD^2(chosen, class) for sum_i exp(-|x-y|^2/s_i), s_i = dbar scale^(i - K//2), i < K.
 
-    `features` (m, d) are used as given; n >= m returns all of them. dbar is the mean squared distance in the
-    class, without self pairs unless asked for; `bandwidth="literal"` takes i = 1..K and K/2 as printed.
+    `features` (m, d) are not normalised here; n >= m returns all of them. dbar is the mean squared distance in the
+    class, without self pairs unless `self_pairs`; `bandwidth="literal"` takes i = 1..K and K/2 as printed.
     `refine="swap"` goes on until no exchange of one row lowers MMD^2, and orders the rows greedily once more.
     `block_bytes` bounds a worker's tile and changes no pick. With the default kernel MMD^2 is good to about 1e-12,
     over 1024 rows to 1e-6. Memory grows with m, and swaps hold n rows of the matrix.
@@ -108,7 +108,7 @@ def mmd_bound(n: int, kernels: int = 5) -> float:
 def select_by_mean(features: Tensor, n: int) -> Selection:
     """Herding (iCaRL): each pick brings the mean of the chosen as near as it can to the mean of the class.
 
-    Features are used as given; iCaRL's are unit vectors.
+    Features are not normalised here; iCaRL's are unit vectors.
     """
     _check_rows(features, n, "features")
     indices: list[int] = []

@@ -13,7 +13,7 @@ from endocil.learning.events import Journal
 from endocil.learning.first_task import FirstTasks, digest_of
 from endocil.learning.learner import Learner
 from endocil.learning.memory import SELECTORS, ExemplarMemory, build_selector
-from endocil.methods import METHODS, SHARED, Method, build_method, method_class
+from endocil.methods import METHODS, RESERVED_OPTIONS, Method, build_method, method_class
 from endocil.methods.base import shared_schedule
 from endocil.networks import BACKBONES, build_backbone
 from endocil.registry import check_options, options_of, resolve
@@ -42,7 +42,7 @@ def complete(settings: Settings, *, data: bool = True) -> Settings:
     ]
     for section, key, table in named if data else named[1:]:
         thing = resolve(f"{section}.{key}", values[section][key], table)
-        reserved = {"method": SHARED, "data": RESERVED}.get(section, ())
+        reserved = {"method": RESERVED_OPTIONS, "data": RESERVED}.get(section, ())
         check_options(section, thing, getattr(settings, section).options, reserved=reserved)
         for option, default in options_of(thing).items():
             if option not in reserved and isinstance(default, str | int | float | bool | tuple | list):

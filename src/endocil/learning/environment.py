@@ -1,4 +1,4 @@
-"""The versions and the machine that a run's numbers come from."""
+"""The versions and the machine of a run, for its environment.json."""
 
 import importlib.metadata
 import platform
@@ -13,7 +13,7 @@ from endocil.settings.settings import Settings
 
 
 def environment(settings: Settings, processes: int = 1) -> dict[str, Any]:
-    """Versions and machine that the numbers come from; no host name, no path."""
+    """Without host names and paths, so that it can be published."""
     names = ("endocil", "torch", "numpy", "lightning-fabric", "pillow", "simplejpeg", "safetensors")
     return {
         "python": platform.python_version(),

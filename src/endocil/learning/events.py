@@ -5,10 +5,39 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from endocil.errors import EndocilError
+from endocil.errors import EndocilError, FileFormatError
 from endocil.io.files import write_atomically
 
 Show = Callable[[dict[str, Any]], None]
+
+
+def read_events(path: Path, *, finished: bool = False) -> list[dict[str, Any]]:
+    """The events so far; none where there is no file yet, and without a last line that is half written.
+
+    `finished`: nobody writes any more, so a missing file and a last line that is not whole are errors."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError as error:
+        if not finished:
+            return []
+        raise FileFormatError(f"cannot read {path}: {error}; the run folder is not whole") from error
+    except OSError as error:
+        raise FileFormatError(f"cannot read {path}: {error}") from error
+    return [
+        _event(f"{path}, line {number}", line)
+        for number, line in enumerate(lines if finished else lines[:-1], 1)
+        if line
+    ]
+
+
+def _event(place: str, line: bytes) -> dict[str, Any]:
+    try:
+        event = json.loads(line)
+    except ValueError as error:
+        raise FileFormatError(f"{place} is not JSON: {error}; the file is damaged") from error
+    if not isinstance(event, dict) or "event" not in event:
+        raise FileFormatError(f"{place} is not an event: expected a JSON object with the key 'event'")
+    return event
 
 
 class Journal:

@@ -70,7 +70,7 @@ def _views(
     for batch in plain_batches(images, batch_size, method.device):
         features = method.embed(batch)
         seen = features.float().cpu()
-        other = method.choosing(batch, features) if to_choose else features
+        other = method.selection_features(batch, features) if to_choose else features
         chosen_by = seen if other is features else other.float().cpu()
         yield seen, method.classify(features).float().cpu(), chosen_by
 

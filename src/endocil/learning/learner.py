@@ -83,6 +83,7 @@ class Learner:
                 self._train_once(self.first_tasks, task, index, phases[index], rest)
             else:
                 self._train(task, index, phases[index], rest)
+        self.method.measurements.clear()
         self.method.consolidate(task, data)
         agree(self.fabric, self.method.state_dict().values())
         self.method.statistics |= by_one(self.fabric, lambda: self.method.statistics)
@@ -111,6 +112,7 @@ class Learner:
             task=task.index,
             parameters=sum(parameter.numel() for parameter in parameters),
             peak_megabytes=peak_megabytes(self.fabric.device),
+            measured=dict(self.method.measurements),
         )
 
     def save(

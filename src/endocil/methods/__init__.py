@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from endocil.data.scenario import Task
-from endocil.errors import EndocilError
+from endocil.errors import SettingsError
 from endocil.methods.base import Method, Schedule
 from endocil.methods.bic import BiC
 from endocil.methods.der import DER
@@ -23,7 +23,7 @@ from endocil.methods.mrfa import MRFA
 from endocil.methods.wa import WA
 from endocil.registry import check_options, options_of, resolve
 
-__all__ = ["METHODS", "SHARED", "Method", "build_method", "method_class", "method_options"]
+__all__ = ["METHODS", "RESERVED_OPTIONS", "Method", "build_method", "method_class", "method_options"]
 
 METHODS: dict[str, type[Method]] = {
     "bic": BiC,
@@ -41,23 +41,23 @@ METHODS: dict[str, type[Method]] = {
     "wa": WA,
 }
 
-SHARED = ("schedule", "seed")  # given by the house, not by [method]
+RESERVED_OPTIONS = ("schedule", "seed")  # constructor arguments that do not come from [method]
 
 
 def method_class(name: str) -> type[Method]:
     """The method of this name, or one of the user's own."""
-    found: object = resolve("method.name", name, METHODS)
-    if not (isinstance(found, type) and issubclass(found, Method)):
-        raise EndocilError(
-            f"method.name '{name}' is not a method: expected a subclass of endocil.Method, got {found!r}"
+    named: object = resolve("method.name", name, METHODS)
+    if not (isinstance(named, type) and issubclass(named, Method)):
+        raise SettingsError(
+            f"method.name '{name}' is not a method: expected a subclass of endocil.Method, got {named!r}"
         )
-    return found
+    return named
 
 
 def method_options(name: str) -> dict[str, Any]:
     """The options of a method with their defaults: the keys that [method] takes beside the name."""
     options = options_of(method_class(name))
-    return {key: value for key, value in options.items() if key not in SHARED}
+    return {key: value for key, value in options.items() if key not in RESERVED_OPTIONS}
 
 
 def build_method(
@@ -69,5 +69,5 @@ def build_method(
     seed: int,
 ) -> Method:
     maker = method_class(name)
-    check_options("method", maker, options, reserved=SHARED)
+    check_options("method", maker, options, reserved=RESERVED_OPTIONS)
     return maker(backbone, schedule=schedule, seed=seed, **options)

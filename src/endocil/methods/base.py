@@ -1,4 +1,8 @@
-"""When the learning rate falls: whole epochs, or shares of however many epochs a phase has."""
+"""The contract of a method: the modules it owns, what it trains in a task (phases), and how it predicts.
+
+A method never runs a loop of its own: it hands phases to the one training loop (learning/training.py), so that every
+method is logged, resumed and distributed alike.
+"""
 
 import math
 from abc import ABC, abstractmethod
@@ -16,33 +20,8 @@ from endocil.data.augment import Augmentation
 from endocil.data.batches import Batch, ImageSet
 from endocil.data.scenario import Task
 from endocil.data.seeding import generator
-from endocil.errors import EndocilError
+from endocil.errors import SettingsError
 from endocil.networks import GrowingClassifier
-
-
-def milestone_epochs(milestones: Sequence[float], epochs: int) -> tuple[int, ...]:
-    """The epochs (from 0) at whose start the rate falls. A share is rounded up to the next whole epoch: 0.5 and 0.7
-    are 50 and 70 of 100, 15 and 21 of 30, 2 and 3 of 4. It is taken as the decimal it is written as: 0.55 of 100
-    is 55, though 0.55 * 100 is a little more."""
-    return tuple(
-        one if isinstance(one, int) else math.ceil(Fraction(repr(one)) * epochs) for one in milestones
-    )
-
-
-def refuse_other_milestones(value: Any) -> Any:
-    """Whole epochs or shares, one kind for all."""
-    given = list(value) if isinstance(value, list | tuple) else [value]
-    whole = all(type(one) is int and one >= 1 for one in given)
-    shares = all(type(one) is float and 0.0 < one < 1.0 for one in given)
-    if not isinstance(value, list | tuple) or not (whole or shares):
-        raise ValueError(
-            "expected shares of the epochs, above 0 and below 1, such as [0.5, 0.7], or whole epochs of 1 or more, "
-            "such as [50, 70], not both"
-        )
-    return value
-
-
-# The contract between a method and the house: what a way of learning has to say, and what it never has to do.
 
 
 @dataclass(frozen=True)
@@ -51,7 +30,7 @@ class Schedule:
 
     epochs: int = 100
     learning_rate: float = 0.1
-    milestones: tuple[float, ...] = (0.5, 0.7)  # shares of the epochs, or whole epochs
+    milestones: tuple[float, ...] = (0.5, 0.7)  # fractions of the epochs, or whole epochs
     decay: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 5e-4
@@ -70,25 +49,46 @@ class Schedule:
         )
 
 
+def milestone_epochs(milestones: Sequence[float], epochs: int) -> tuple[int, ...]:
+    """The epochs (from 0) at whose start the learning rate falls. A fraction is rounded up to the next whole epoch:
+    0.5 and 0.7 are 50 and 70 of 100, 15 and 21 of 30, 2 and 3 of 4. It is taken as the decimal it is written as: 0.55
+    of 100 is 55, though 0.55 * 100 is a little more."""
+    return tuple(
+        value if isinstance(value, int) else math.ceil(Fraction(repr(value)) * epochs) for value in milestones
+    )
+
+
+def check_milestones(value: Any) -> Any:
+    """For pydantic: all whole epochs, or all fractions of the epochs."""
+    if isinstance(value, list | tuple):
+        epochs = all(type(milestone) is int and milestone >= 1 for milestone in value)
+        fractions = all(type(milestone) is float and 0.0 < milestone < 1.0 for milestone in value)
+        if epochs or fractions:
+            return value
+    raise ValueError(
+        "expected shares of the epochs, above 0 and below 1, such as [0.5, 0.7], or whole epochs of 1 or more, "
+        "such as [50, 70], not both"
+    )
+
+
 def shared_schedule(
-    *, weight_decay: float = 2e-4, first_weight_decay: float = 5e-4, **common: object
+    *, weight_decay: float = 2e-4, first_weight_decay: float = 5e-4, **options: Any
 ) -> Callable[[Task], Schedule]:
     """The paper's protocol for every method: one schedule, with its own weight decay in the first task."""
 
     def schedule(task: Task) -> Schedule:
-        decay = first_weight_decay if task.index == 0 else weight_decay
-        return Schedule(weight_decay=decay, **common)  # type: ignore[arg-type]
+        return Schedule(weight_decay=first_weight_decay if task.index == 0 else weight_decay, **options)
 
     return schedule
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """What a task may learn from: its new images and the exemplars of earlier classes."""
+    """The training images of a task: its new images and the exemplars of earlier classes."""
 
     new: ImageSet
     exemplars: ImageSet
-    augmentation: Augmentation = field(default_factory=Augmentation)  # as training does it
+    augmentation: Augmentation = field(default_factory=Augmentation)  # that of the training loop
 
     @property
     def all(self) -> ImageSet:
@@ -99,8 +99,8 @@ class TaskData:
 class Phase:
     """One stage of learning: train these modules on these images by lowering this objective.
 
-    `shared` is a promise: the phase trains backbone and classifier alone, and what it makes of them depends on
-    the images, the network, the schedule and the seed, but on nothing else of the method (first_task.py).
+    `shared` is a promise: the phase trains backbone and classifier alone, and the result depends on the images, the
+    network, the schedule and the seed, but on nothing else of the method (learning/first_task.py).
     """
 
     name: str
@@ -116,13 +116,13 @@ class Phase:
 class Method(nn.Module, ABC):
     """A way to learn a sequence of tasks with one classifier.
 
-    Options are keyword-only constructor arguments; a subclass names its own and passes `**shared` on.
+    Options are keyword-only constructor arguments; a subclass names its own and passes `**inherited` on.
     """
 
     replay = False  # keeps exemplars?
-    joint = False  # wants all classes at once?
+    joint = False  # needs all classes at once?
     selects = "mean"  # how exemplars are chosen when memory.select is not set
-    shows: tuple[str, ...] = ()  # options that choose what is evaluated, not what is learned
+    evaluation_options: tuple[str, ...] = ()  # options that change what is evaluated, not what is learned
     native: tuple[Schedule, Schedule] | None = None  # its authors' schedule: first task, later tasks
 
     def __init__(
@@ -136,13 +136,16 @@ class Method(nn.Module, ABC):
         super().__init__()
         self.backbone = backbone
         self.classifier = GrowingClassifier(int(backbone.n_features))  # type: ignore[arg-type]
-        self.schedule = self._native() if native_schedule else schedule or shared_schedule()
+        self.schedule = self._native_schedule() if native_schedule else schedule or shared_schedule()
         self.seed = seed
-        self.statistics: dict[str, Tensor] = {}  # what was measured after training; saved with the weights
+        self.statistics: dict[
+            str, Tensor
+        ] = {}  # state that is no parameter or buffer; saved with the weights
+        self.measurements: dict[str, float] = {}  # of the current task, for the event `learned`; not saved
 
-    def _native(self) -> Callable[[Task], Schedule]:
+    def _native_schedule(self) -> Callable[[Task], Schedule]:
         if self.native is None:
-            raise EndocilError(
+            raise SettingsError(
                 f"method.native_schedule is set, but {type(self).__name__} has no schedule of its own; leave it out"
             )
         first, later = self.native
@@ -154,11 +157,11 @@ class Method(nn.Module, ABC):
 
     @abstractmethod
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
-        """What to train, in order; nothing for a method that computes what it learns in `consolidate`. Reads state and
-        changes none, so that a resumed run may ask again."""
+        """What to train, in order; empty for a method that computes what it learns in `consolidate`. Reads state and
+        changes none, because a resumed run calls it again."""
 
     def notes(self, task: Task, data: TaskData) -> list[str]:
-        """What the log should say about this task before it is trained."""
+        """Remarks for the log on this task, before it is trained."""
         return []
 
     def consolidate(self, task: Task, data: TaskData) -> None:
@@ -175,13 +178,13 @@ class Method(nn.Module, ABC):
     def forward(self, images: Tensor) -> Tensor:
         return self.classify(self.embed(images))
 
-    def choosing(self, images: Tensor, features: Tensor) -> Tensor:
-        """What exemplars are chosen by, from the images and their `embed` features: those features themselves."""
+    def selection_features(self, images: Tensor, features: Tensor) -> Tensor:
+        """The features that exemplars are selected by; by default the images' `embed` features."""
         return features
 
     @property
     def predictors(self) -> tuple[nn.Module, ...]:
-        """The modules that prediction needs: what a deployed model would keep."""
+        """The modules that prediction needs: what a deployed model keeps."""
         return (self.backbone, self.classifier)
 
     @property

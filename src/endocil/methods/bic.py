@@ -16,7 +16,7 @@ from endocil.components.losses import Outcome
 from endocil.data.batches import Batch, ImageSet
 from endocil.data.scenario import Task
 from endocil.data.seeding import generator
-from endocil.methods import common as moves
+from endocil.methods import common
 from endocil.methods.base import Method, Phase, TaskData
 from endocil.networks import trained_parts
 
@@ -24,7 +24,7 @@ SecondStage = Literal["logits", "pycil"]
 
 
 class Correction(nn.Module):
-    """alpha z + beta for the logits of one task's classes; nothing at first."""
+    """alpha z + beta for the logits of one task's classes; at first the identity."""
 
     def __init__(self, n_classes: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class Correction(nn.Module):
 
 
 class Corrections(nn.ModuleList):
-    """Every task's correction, side by side."""
+    """One correction per task, each applied to the logits of its own classes."""
 
     def forward(self, logits: Tensor) -> Tensor:
         sizes = [int(correction.n_classes) for correction in self]  # type: ignore[arg-type]
@@ -49,7 +49,7 @@ class BiC(Method):
     """Cross-entropy and distillation; then two numbers that correct the new classes' logits, on held-out images."""
 
     replay = True
-    native = (moves.pycil_later(170, (60, 100, 140)),) * 2
+    native = (common.pycil_schedule(170, (60, 100, 140)),) * 2
 
     def __init__(
         self,
@@ -58,21 +58,21 @@ class BiC(Method):
         temperature: float = 2.0,  # PyCIL
         held_out: float = 0.1,  # of the exemplars of a class, for the second phase: the authors, PyCIL
         second_stage: SecondStage = "logits",  # "pycil": softmax twice, on augmented images
-        **shared: Any,
+        **inherited: Any,
     ) -> None:
-        super().__init__(backbone, **shared)
-        moves.refuse_temperature(temperature)
-        moves.refuse_outside(
+        super().__init__(backbone, **inherited)
+        common.check_temperature(temperature)
+        common.check_number(
             "held_out", held_out, 0 < held_out < 1, "a share between 0 and 1 (the default is 0.1)"
         )
-        moves.refuse_unknown("second_stage", second_stage, get_args(SecondStage))
+        common.check_choice("second_stage", second_stage, get_args(SecondStage))
         self.temperature, self.held_out, self.second_stage = temperature, held_out, second_stage
         self.corrections = Corrections()
         self.teacher: nn.Module | None = None
 
     def grow(self, task: Task) -> None:
         parts = (self.backbone, self.classifier, self.corrections)
-        self.teacher = moves.frozen_copy(*parts) if task.index > 0 else None
+        self.teacher = common.frozen_copy(*parts) if task.index > 0 else None
         super().grow(task)
         self.corrections.append(Correction(task.n_new))
 
@@ -84,36 +84,38 @@ class BiC(Method):
         ]
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
-        learn, held = self._divided(task, data)
-        objective = moves.distilled(self, self.teacher, *moves.by_share(task, self.temperature))
+        train_images, held_out = self._hold_out(task, data)
+        objective = common.distillation_objective(
+            self, self.teacher, *common.class_ratio_losses(task, self.temperature)
+        )
         train = (*trained_parts(self.backbone), self.classifier)
-        shared = moves.shared_first(task)
-        first = Phase("train", learn, train, self.schedule(task), objective, shared=shared)
-        return (first, self._correcting(task, held)) if len(held) else (first,)
+        shared = common.first_task_objective(task)
+        first = Phase("train", train_images, train, self.schedule(task), objective, shared=shared)
+        return (first, self._correction_phase(task, held_out)) if len(held_out) else (first,)
 
-    def _correcting(self, task: Task, held: ImageSet) -> Phase:
-        again = self.second_stage == "pycil"
+    def _correction_phase(self, task: Task, held_out: ImageSet) -> Phase:
+        as_pycil = self.second_stage == "pycil"
 
         def objective(batch: Batch) -> Outcome:
             features = self.embed(batch.images)
             logits = self.classify(features)
-            inputs = functional.softmax(logits, dim=1) if again else logits
+            inputs = functional.softmax(logits, dim=1) if as_pycil else logits
             loss = functional.cross_entropy(inputs, batch.labels, reduction="none")
             return Outcome({"cross_entropy": loss}, logits, features)
 
         train = (self.corrections[-1],)
-        return Phase("correct", held, train, self.schedule(task), objective, augmented=again)
+        return Phase("correct", held_out, train, self.schedule(task), objective, augmented=as_pycil)
 
-    def _divided(self, task: Task, data: TaskData) -> tuple[ImageSet, ImageSet]:
-        """Images to learn from, and as many of each class to correct by; none in the first task."""
+    def _hold_out(self, task: Task, data: TaskData) -> tuple[ImageSet, ImageSet]:
+        """Training images, and the same number of each class for the correction; none in the first task."""
         n = self._held_out_per_class(task, data) if task.index > 0 else 0
         return data.all.hold_out(n, generator(self.seed, task.index, "held out"))
 
     def _held_out_per_class(self, task: Task, data: TaskData) -> int:
         """A share of a class's exemplars, at least one; never more than half of the smallest class."""
         exemplars, smallest = data.exemplars.counts(task.n_old), data.all.counts(task.n_seen).min()
-        wanted = max(1, int(self.held_out * int(exemplars.max())))
-        return min(wanted, int(smallest) // 2)
+        n = max(1, int(self.held_out * int(exemplars.max())))
+        return min(n, int(smallest) // 2)
 
     def classify(self, features: Tensor) -> Tensor:
         return self.corrections(self.classifier(features))  # type: ignore[no-any-return]

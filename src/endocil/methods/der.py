@@ -15,26 +15,26 @@ from endocil.components.losses import Outcome
 from endocil.data.batches import Batch
 from endocil.data.scenario import Task
 from endocil.data.seeding import generator
-from endocil.methods import common as moves
+from endocil.methods import common
 from endocil.methods.base import Method, Phase, TaskData
-from endocil.networks import GrowingClassifier, LastBlocks, WholeBranches, side_by_side
+from endocil.networks import GrowingClassifier, LastBlocks, WholeBranches, concatenate_features
 
 
 class DER(Method):
     """A new backbone for each task beside the frozen older ones; one classifier on all features, aligned."""
 
     replay = True
-    native = (moves.PYCIL, moves.pycil_later(170, (80, 120, 150)))
+    native = (common.PYCIL_FIRST_TASK, common.pycil_schedule(170, (80, 120, 150)))
 
     def __init__(
         self,
         backbone: nn.Module,
         *,
         auxiliary_weight: float = 1.0,  # PyCIL
-        **shared: Any,
+        **inherited: Any,
     ) -> None:
-        super().__init__(backbone, **shared)
-        moves.refuse_outside(
+        super().__init__(backbone, **inherited)
+        common.check_number(
             "auxiliary_weight",
             auxiliary_weight,
             auxiliary_weight >= 0,
@@ -45,39 +45,39 @@ class DER(Method):
         self.auxiliary: GrowingClassifier | None = None
 
     def grow(self, task: Task) -> None:
-        each = int(self.backbone.n_features)  # type: ignore[arg-type]
+        width = int(self.backbone.n_features)  # type: ignore[arg-type]
         if task.index > 0:
             self.branches.add(self.backbone)
-            self.auxiliary = GrowingClassifier(each)
+            self.auxiliary = GrowingClassifier(width)
             self.auxiliary.grow(1 + task.n_new, generator(self.seed, task.index, "auxiliary"))
         random = generator(self.seed, task.index, "classifier")
-        self.classifier.grow(task.n_new, random, n_features=each * (1 + len(self.branches)))
+        self.classifier.grow(task.n_new, random, n_features=width * (1 + len(self.branches)))
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         auxiliary = self.auxiliary
 
         def objective(batch: Batch) -> Outcome:
             branches = self.branches.features(self.backbone, batch.images)
-            features = side_by_side(branches)
+            features = concatenate_features(branches)
             logits = self.classify(features)
             losses = {"classification": functional.cross_entropy(logits, batch.labels, reduction="none")}
             if auxiliary is not None:
-                answer, target = auxiliary(branches[-1]), auxiliary_labels(batch.labels, task)
-                loss = functional.cross_entropy(answer, target, reduction="none")
+                labels = auxiliary_labels(batch.labels, task)
+                loss = functional.cross_entropy(auxiliary(branches[-1]), labels, reduction="none")
                 losses["auxiliary"] = self.auxiliary_weight * loss
             return Outcome(losses, logits, features)
 
         heads = (self.classifier,) if auxiliary is None else (self.classifier, auxiliary)
         train = (*self.branches.trained(self.backbone), *heads)
-        shared = moves.shared_first(task)
+        shared = common.first_task_objective(task)
         return (Phase("train", data.all, train, self.schedule(task), objective, shared=shared),)
 
     def consolidate(self, task: Task, data: TaskData) -> None:
         if task.index > 0:
-            moves.align(self.classifier, task)
+            self.measurements["alignment"] = common.align(self.classifier, task)
 
     def embed(self, images: Tensor) -> Tensor:
-        return side_by_side(self.branches.features(self.backbone, images))
+        return concatenate_features(self.branches.features(self.backbone, images))
 
     @property
     def predictors(self) -> tuple[nn.Module, ...]:

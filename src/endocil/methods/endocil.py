@@ -1,13 +1,12 @@
 """EndoCIL (arXiv 2510.17200): iCaRL with three components exchanged.
 
-MDBR  exemplars by greedy MMD (selection.py; `memory.select`)
-PRCBL prior-regularised, class-balanced loss (losses.py; `loss`)
-CFG   calibrated gradient of the classifier (gradients.py; `gradients`)
+MDBR  exemplars by greedy MMD (components/selection.py; `memory.select`)
+PRCBL prior-regularised, class-balanced loss (components/losses.py; `loss`)
+CFG   calibrated gradient of the classifier (components/gradients.py; `gradients`)
 
 With all three exchanged back it is iCaRL bit for bit. docs/protocol.md lists every decision on the paper's gaps.
 """
 
-from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
@@ -16,7 +15,7 @@ from endocil.components.gradients import CalibratedGradient, GradientRule
 from endocil.components.losses import PriorRegularizedLoss, class_balanced_weights
 from endocil.data.batches import Batch
 from endocil.data.scenario import Task
-from endocil.methods import common as moves
+from endocil.methods import common
 from endocil.methods.base import Schedule
 from endocil.methods.icarl import ICaRL
 
@@ -41,15 +40,15 @@ class EndoCIL(ICaRL):
         beta: float = 0.96,  # EndoCIL, Experimental Setting
         loss: Loss = "prior_regularized",
         gradients: Gradients = "calibrated",
-        reduction: Reduction = "images",  # of the weighted loss: by the number of images, or by their weights' sum
+        reduction: Reduction = "images",  # divide the weighted loss by the number of images, or by their weights' sum
         gamma_max: float | None = None,  # a cap on gamma; the paper has none
-        **shared: Any,
+        **inherited: Any,
     ) -> None:
-        super().__init__(backbone, **shared)
-        moves.refuse_unknown("loss", loss, get_args(Loss))
-        moves.refuse_unknown("gradients", gradients, get_args(Gradients))
-        moves.refuse_unknown("reduction", reduction, get_args(Reduction))
-        moves.refuse_outside(
+        super().__init__(backbone, **inherited)
+        common.check_choice("loss", loss, get_args(Loss))
+        common.check_choice("gradients", gradients, get_args(Gradients))
+        common.check_choice("reduction", reduction, get_args(Reduction))
+        common.check_number(
             "beta", beta, 0.0 <= beta < 1.0, "a number from 0 to below 1 (the paper's is 0.96)"
         )
         self.beta, self.loss, self.gradients = beta, loss, gradients
@@ -57,21 +56,21 @@ class EndoCIL(ICaRL):
 
     @property
     def first_objective(self) -> str:
-        return super().first_objective if self.loss == "cross_entropy" else moves.PRIOR
+        return super().first_objective if self.loss == "cross_entropy" else common.CROSS_ENTROPY_WITH_PRIOR
 
-    def classification(self, task: Task, counts: Tensor) -> Callable[[Tensor, Batch], Tensor]:
+    def label_loss(self, task: Task, counts: Tensor) -> common.LabelLoss:
         if self.loss == "cross_entropy":
-            return super().classification(task, counts)
+            return super().label_loss(task, counts)
         weights = class_balanced_weights(counts, self.beta) if task.index > 0 else None
         loss = PriorRegularizedLoss(counts, weights).to(self.classifier.weight)
 
-        def classification(logits: Tensor, batch: Batch) -> Tensor:
+        def label_loss(logits: Tensor, batch: Batch) -> Tensor:
             losses = loss(logits, batch.labels)
             if self.reduction == "images":
                 return losses  # type: ignore[no-any-return]
             return losses / loss.weights.to(logits)[batch.batch_labels].mean()  # type: ignore[no-any-return]
 
-        return classification
+        return label_loss
 
     def gradient_rule(self, task: Task, counts: Tensor) -> GradientRule:
         if self.gradients == "plain" or task.index == 0:  # without a teacher gamma is undefined

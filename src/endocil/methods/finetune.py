@@ -10,7 +10,7 @@ from torch import Tensor
 from endocil.components.losses import Outcome
 from endocil.data.batches import Batch
 from endocil.data.scenario import Task
-from endocil.methods import common as moves
+from endocil.methods import common
 from endocil.methods.base import Method, Phase, TaskData
 from endocil.networks import trained_parts
 
@@ -20,27 +20,27 @@ Losses = dict[str, Tensor]
 class Finetune(Method):
     """Cross-entropy on each task's new classes, on new images only; keeps nothing.
 
-    LwF and EWC add a loss that remembers.
+    LwF and EWC add a loss against forgetting.
     """
 
-    native = (moves.PYCIL, moves.pycil_later(80, (40, 70)))
+    native = (common.PYCIL_FIRST_TASK, common.pycil_schedule(80, (40, 70)))
 
     def notes(self, task: Task, data: TaskData) -> list[str]:
-        return moves.whole_softmax_note(task, data)
+        return common.all_classes_note(task, data)
 
-    def remembering(self, task: Task) -> Callable[[Batch, Tensor], Losses]:
-        """Losses that hold on to the old classes, from a batch and its logits."""
+    def retention_losses(self, task: Task) -> Callable[[Batch, Tensor], Losses]:
+        """Losses against forgetting the old classes, from a batch and its logits."""
         return lambda batch, logits: {}
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
-        cross_entropy, remembering = moves.cross_entropy_on_new(task, data), self.remembering(task)
+        cross_entropy, retention = common.cross_entropy_on_new(task, data), self.retention_losses(task)
 
         def objective(batch: Batch) -> Outcome:
             features = self.embed(batch.images)
             logits = self.classify(features)
-            losses = {"classification": cross_entropy(logits, batch.labels), **remembering(batch, logits)}
+            losses = {"classification": cross_entropy(logits, batch.labels), **retention(batch, logits)}
             return Outcome(losses, logits, features)
 
         train = (*trained_parts(self.backbone), self.classifier)
-        shared = moves.shared_first(task)
+        shared = common.first_task_objective(task)
         return (Phase("train", data.new, train, self.schedule(task), objective, shared=shared),)

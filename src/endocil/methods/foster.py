@@ -1,7 +1,7 @@
 """FOSTER (Wang et al., ECCV 2022). Two phases: boost by a second backbone, then compress into one.
 
 Teacher: the frozen network of the task before and a new backbone beside it, with one classifier on both.
-Student: one backbone taught by the teacher; the next task starts from it.
+Student: one backbone distilled from the teacher; the next task starts from it.
 Differs from PyCIL: true class counts. As there, the teacher is evaluated unless `evaluate` says "student".
 """
 
@@ -17,7 +17,7 @@ from endocil.components.gradients import GradientRule
 from endocil.components.losses import Outcome, class_balanced_weights, distillation
 from endocil.data.batches import Batch
 from endocil.data.scenario import Task
-from endocil.methods import common as moves
+from endocil.methods import common
 from endocil.methods.base import Method, Phase, Schedule, TaskData
 from endocil.networks import Boosted, trained_parts
 
@@ -30,7 +30,7 @@ class FOSTER(Method):
     """Boost the old network by a second backbone, then compress both into one that learns the next task."""
 
     replay = True
-    shows = ("evaluate",)
+    evaluation_options = ("evaluate",)
     native = (COSINE, replace(COSINE, epochs=170))
     native_compression = 130  # epochs
 
@@ -48,16 +48,16 @@ class FOSTER(Method):
         align_student: bool = False,  # and after compressing: is_student_wa
         align_value: float = 1.0,  # aligned new rows are this ^ (C_old / C_new) as long: wa_value
         native_schedule: bool = False,
-        **shared: Any,
+        **inherited: Any,
     ) -> None:
-        super().__init__(backbone, native_schedule=native_schedule, **shared)
-        moves.refuse_unknown("evaluate", evaluate, get_args(Evaluate))
-        moves.refuse_unknown("oofc", oofc, get_args(OldFeatures))
-        moves.refuse_temperature(temperature)
-        moves.refuse_outside("distil", distil, distil >= 0, "a number of 0 or more (the default is 1)")
+        super().__init__(backbone, native_schedule=native_schedule, **inherited)
+        common.check_choice("evaluate", evaluate, get_args(Evaluate))
+        common.check_choice("oofc", oofc, get_args(OldFeatures))
+        common.check_temperature(temperature)
+        common.check_number("distil", distil, distil >= 0, "a number of 0 or more (the default is 1)")
         for name, beta in (("beta1", beta1), ("beta2", beta2)):
-            moves.refuse_outside(name, beta, 0.0 <= beta < 1.0, "a number from 0 to below 1")
-        moves.refuse_outside(
+            common.check_number(name, beta, 0.0 <= beta < 1.0, "a number from 0 to below 1")
+        common.check_number(
             "align_value", align_value, align_value > 0, "a number above 0 (the default is 1)"
         )
         self.evaluate, self.oofc, self.native_schedule = evaluate, oofc, native_schedule
@@ -67,19 +67,22 @@ class FOSTER(Method):
 
     def grow(self, task: Task) -> None:
         if task.index > 0:
-            old = moves.frozen_copy(self.backbone, self.classifier)
+            old = common.frozen_copy(self.backbone, self.classifier)
             self.teacher = Boosted(old, self.backbone, self.classifier)
             self.teacher.grow(task.n_new, self.seed, task.index)
             if self.oofc == "az":
-                _old_columns(self.teacher.classifier.weight.data, task).zero_()
+                _old_feature_weights(self.teacher.classifier.weight.data, task).zero_()
         super().grow(task)  # the student starts as the old network
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         if self.teacher is None:
-            return (self._first(task, data),)
-        return (self._boosting(self.teacher, task, data), self._compressing(self.teacher, task, data))
+            return (self._first_phase(task, data),)
+        return (
+            self._boosting_phase(self.teacher, task, data),
+            self._compression_phase(self.teacher, task, data),
+        )
 
-    def _first(self, task: Task, data: TaskData) -> Phase:
+    def _first_phase(self, task: Task, data: TaskData) -> Phase:
         def objective(batch: Batch) -> Outcome:
             features = self.backbone(batch.images)
             logits = self.classifier(features)
@@ -87,10 +90,10 @@ class FOSTER(Method):
             return Outcome({"classification": loss}, logits, features)
 
         train = (*trained_parts(self.backbone), self.classifier)
-        shared = moves.shared_first(task)
+        shared = common.first_task_objective(task)
         return Phase("train", data.all, train, self.schedule(task), objective, shared=shared)
 
-    def _boosting(self, teacher: Boosted, task: Task, data: TaskData) -> Phase:
+    def _boosting_phase(self, teacher: Boosted, task: Task, data: TaskData) -> Phase:
         counts = data.all.counts(task.n_seen)
         weights = class_balanced_weights(counts, self.beta1).to(self.classifier.weight)
 
@@ -98,20 +101,20 @@ class FOSTER(Method):
             features = teacher.features(batch.images)
             logits = teacher.classifier(features)
             old, new = features.chunk(2, dim=1)
-            told = distillation(logits, teacher.old[1](old), self.temperature)
+            from_old = distillation(logits, teacher.old[1](old), self.temperature)
             losses = {
                 # the loss is not weighted: the logits themselves are divided
                 "classification": functional.cross_entropy(logits / weights, batch.labels, reduction="none"),
                 "expansion": functional.cross_entropy(teacher.expansion(new), batch.labels, reduction="none"),
-                "distillation": self.distil * told,
+                "distillation": self.distil * from_old,
             }
             return Outcome(losses, logits, features)
 
         train = (*trained_parts(teacher.new_backbone), teacher.classifier, teacher.expansion)
-        rule = BlindRows(teacher.classifier, task) if self.oofc == "az" else GradientRule()
+        rule = FixedAtZero(teacher.classifier, task) if self.oofc == "az" else GradientRule()
         return Phase("boost", data.all, train, self.schedule(task), objective, rule)
 
-    def _compressing(self, teacher: Boosted, task: Task, data: TaskData) -> Phase:
+    def _compression_phase(self, teacher: Boosted, task: Task, data: TaskData) -> Phase:
         counts = data.all.counts(task.n_seen)
         weights = class_balanced_weights(counts, self.beta2).to(self.classifier.weight)
 
@@ -119,10 +122,10 @@ class FOSTER(Method):
             features = self.backbone(batch.images)
             logits = self.classifier(features)
             with torch.no_grad():
-                told = teacher.classifier(teacher.features(batch.images))
-                if self.align_teacher:  # as the teacher will be, once this phase is over
-                    told = _aligned(told, teacher.classifier, task, self._lengthening(task))
-            loss = balanced_distillation(logits, told, weights, self.temperature)
+                target = teacher.classifier(teacher.features(batch.images))
+                if self.align_teacher:  # the teacher itself is aligned after this phase
+                    target = _aligned_logits(target, teacher.classifier, task, self._alignment_scale(task))
+            loss = balanced_distillation(logits, target, weights, self.temperature)
             return Outcome({"distillation": loss}, logits, features)
 
         schedule = replace(self.schedule(task), weight_decay=0.0)
@@ -132,12 +135,15 @@ class FOSTER(Method):
         return Phase("compress", data.all, train, schedule, objective)
 
     def consolidate(self, task: Task, data: TaskData) -> None:
-        if self.teacher is not None and self.align_teacher:
-            moves.align(self.teacher.classifier, task, self._lengthening(task))
-        if self.teacher is not None and self.align_student:
-            moves.align(self.classifier, task, self._lengthening(task))
+        if self.teacher is None:
+            return
+        scale = self._alignment_scale(task)
+        if self.align_teacher:
+            self.measurements["teacher_alignment"] = common.align(self.teacher.classifier, task, scale)
+        if self.align_student:
+            self.measurements["student_alignment"] = common.align(self.classifier, task, scale)
 
-    def _lengthening(self, task: Task) -> float:
+    def _alignment_scale(self, task: Task) -> float:
         return float(self.align_value ** (task.n_old / task.n_new))
 
     def embed(self, images: Tensor) -> Tensor:
@@ -150,7 +156,7 @@ class FOSTER(Method):
             return super().classify(features)
         return self.teacher.classifier(features)  # type: ignore[no-any-return]
 
-    def choosing(self, images: Tensor, features: Tensor) -> Tensor:
+    def selection_features(self, images: Tensor, features: Tensor) -> Tensor:
         """The teacher's features, whichever of the two is evaluated."""
         if self.teacher is None or self.evaluate == "teacher":
             return features
@@ -163,7 +169,7 @@ class FOSTER(Method):
         return (self.teacher.old[0], self.teacher.new_backbone, self.teacher.classifier)
 
 
-class BlindRows(GradientRule):
+class FixedAtZero(GradientRule):
     """The new classes' weights on the old backbone's features stay 0."""
 
     def __init__(self, classifier: nn.Linear, task: Task) -> None:
@@ -173,22 +179,24 @@ class BlindRows(GradientRule):
     def apply(self, collected: Mapping[str, Tensor]) -> None:  # type: ignore[override]
         (classifier,) = self._classifier
         if classifier.weight.grad is not None:
-            _old_columns(classifier.weight.grad, self.task).zero_()
+            _old_feature_weights(classifier.weight.grad, self.task).zero_()
 
 
-def _old_columns(weight: Tensor, task: Task) -> Tensor:
-    """What the new classes' rows see of the old backbone."""
+def _old_feature_weights(weight: Tensor, task: Task) -> Tensor:
+    """The new classes' weights on the old backbone's features."""
     return weight[task.new, : weight.shape[1] // 2]
 
 
-def _aligned(logits: Tensor, classifier: nn.Linear, task: Task, factor: float) -> Tensor:
-    """Logits of a classifier as they will be once its new rows are aligned."""
-    length, bias = factor * moves.alignment(classifier, task), classifier.bias[task.new]
-    return torch.cat([logits[:, task.old], length * (logits[:, task.new] - bias) + bias], dim=1)
+def _aligned_logits(logits: Tensor, classifier: nn.Linear, task: Task, scale: float) -> Tensor:
+    """The logits that a classifier will give once its new rows are aligned."""
+    factor, bias = scale * common.alignment_factor(classifier, task), classifier.bias[task.new]
+    return torch.cat([logits[:, task.old], factor * (logits[:, task.new] - bias) + bias], dim=1)
 
 
-def balanced_distillation(logits: Tensor, taught: Tensor, weights: Tensor, temperature: float) -> Tensor:
-    """Soft cross-entropy to the teacher's answer, re-weighed by class and made to add up to 1; one per image."""
-    target = weights * functional.softmax(taught / temperature, dim=1)
+def balanced_distillation(
+    logits: Tensor, teacher_logits: Tensor, weights: Tensor, temperature: float
+) -> Tensor:
+    """Soft cross-entropy to the teacher's softmax, reweighted by class and normalised; one per image."""
+    target = weights * functional.softmax(teacher_logits / temperature, dim=1)
     target = target / target.sum(dim=1, keepdim=True)
     return -(target * functional.log_softmax(logits / temperature, dim=1)).sum(dim=1)

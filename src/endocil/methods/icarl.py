@@ -4,7 +4,6 @@ Differs from the authors: softmax cross-entropy, not one sigmoid per class. Both
 head is the reported one.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,9 +11,8 @@ from torch.nn import functional
 
 from endocil.components.gradients import GradientRule
 from endocil.components.losses import distillation
-from endocil.data.batches import Batch
 from endocil.data.scenario import Task
-from endocil.methods import common as moves
+from endocil.methods import common
 from endocil.methods.base import Method, Phase, TaskData
 from endocil.networks import trained_parts
 
@@ -27,7 +25,7 @@ class ICaRL(Method):
 
     replay = True
     selects = "mean"
-    native = (moves.PYCIL, moves.pycil_later(170, (80, 120)))
+    native = (common.PYCIL_FIRST_TASK, common.pycil_schedule(170, (80, 120)))
 
     def __init__(
         self,
@@ -35,26 +33,25 @@ class ICaRL(Method):
         *,
         temperature: float = 2.0,  # EndoCIL, Experimental Setting; PyCIL
         distil: float = 1.0,  # weight of the distillation: PyCIL; lambda in EndoCIL
-        **shared: Any,
+        **inherited: Any,
     ) -> None:
-        super().__init__(backbone, **shared)
-        moves.refuse_temperature(temperature)
-        moves.refuse_outside("distil", distil, distil >= 0, "a number of 0 or more (the default is 1)")
+        super().__init__(backbone, **inherited)
+        common.check_temperature(temperature)
+        common.check_number("distil", distil, distil >= 0, "a number of 0 or more (the default is 1)")
         self.temperature = temperature
         self.distil = distil
         self.teacher: nn.Module | None = None
 
     def grow(self, task: Task) -> None:
-        self.teacher = moves.frozen_copy(self.backbone, self.classifier) if task.index > 0 else None
+        self.teacher = common.frozen_copy(self.backbone, self.classifier) if task.index > 0 else None
         super().grow(task)
 
     @property
     def first_objective(self) -> str:
-        """What the first task lowers, by name: methods of the same one share it."""
-        return moves.CROSS_ENTROPY
+        """The name of the first task's objective: methods with the same one may reuse each other's first task."""
+        return common.CROSS_ENTROPY
 
-    def classification(self, task: Task, counts: Tensor) -> Callable[[Tensor, Batch], Tensor]:
-        """The loss of the labels: logits and batch to one value per image."""
+    def label_loss(self, task: Task, counts: Tensor) -> common.LabelLoss:
         return lambda logits, batch: functional.cross_entropy(logits, batch.labels, reduction="none")
 
     def gradient_rule(self, task: Task, counts: Tensor) -> GradientRule:
@@ -63,11 +60,13 @@ class ICaRL(Method):
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         counts = data.all.counts(task.n_seen)
 
-        def distil(logits: Tensor, taught: Tensor) -> Tensor:
-            return self.distil * distillation(logits, taught, self.temperature)
+        def distillation_loss(logits: Tensor, teacher_logits: Tensor) -> Tensor:
+            return self.distil * distillation(logits, teacher_logits, self.temperature)
 
-        objective = moves.distilled(self, self.teacher, self.classification(task, counts), distil)
+        objective = common.distillation_objective(
+            self, self.teacher, self.label_loss(task, counts), distillation_loss
+        )
         train = (*trained_parts(self.backbone), self.classifier)
         rule = self.gradient_rule(task, counts)
-        shared = moves.shared_first(task, self.first_objective)
+        shared = common.first_task_objective(task, self.first_objective)
         return (Phase("train", data.all, train, self.schedule(task), objective, rule, shared=shared),)

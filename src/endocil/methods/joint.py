@@ -4,9 +4,9 @@ from endocil.methods.finetune import Finetune
 
 
 class JointTrain(Finetune):
-    """Cross-entropy on all classes at once: what could be reached if nothing had to be remembered.
+    """Cross-entropy on all classes at once: what could be reached if no class came later.
 
-    Finetune on a scenario of one task; the house reads `joint` and gives it that.
+    Finetune on a scenario of one task; the scenario is joined for a method whose `joint` is true.
     """
 
     joint = True

@@ -1,6 +1,6 @@
 """LwF, learning without forgetting (Li and Hoiem, ECCV 2016) as PyCIL runs it: Finetune with distillation.
 
-No exemplars: the teacher of the task before is asked about the new images.
+No exemplars: the network of the task before is the teacher, on the new images.
 Differs from the authors: one classifier for all classes, and no warm-up of the new outputs.
 """
 
@@ -13,16 +13,16 @@ from torch import Tensor, nn
 from endocil.components.losses import distillation
 from endocil.data.batches import Batch
 from endocil.data.scenario import Task
-from endocil.methods import common as moves
+from endocil.methods import common
 from endocil.methods.finetune import Finetune, Losses
 
 
 class LwF(Finetune):
-    """Cross-entropy on the new classes and, on the old ones, the answers of the network of the task before."""
+    """Cross-entropy on the new classes and, on the old ones, distillation from the network of the task before."""
 
     native = (
-        replace(moves.PYCIL, milestones=(60, 120, 160)),
-        moves.pycil_later(250, (60, 120, 180, 220)),
+        replace(common.PYCIL_FIRST_TASK, milestones=(60, 120, 160)),
+        common.pycil_schedule(250, (60, 120, 180, 220)),
     )
 
     def __init__(
@@ -31,25 +31,25 @@ class LwF(Finetune):
         *,
         temperature: float = 2.0,  # PyCIL
         distil: float = 3.0,  # weight of the distillation: PyCIL
-        **shared: Any,
+        **inherited: Any,
     ) -> None:
-        super().__init__(backbone, **shared)
-        moves.refuse_temperature(temperature)
-        moves.refuse_outside("distil", distil, distil >= 0, "a number of 0 or more (PyCIL's is 3)")
+        super().__init__(backbone, **inherited)
+        common.check_temperature(temperature)
+        common.check_number("distil", distil, distil >= 0, "a number of 0 or more (PyCIL's is 3)")
         self.temperature, self.distil = temperature, distil
         self.teacher: nn.Module | None = None
 
     def grow(self, task: Task) -> None:
-        self.teacher = moves.frozen_copy(self.backbone, self.classifier) if task.index > 0 else None
+        self.teacher = common.frozen_copy(self.backbone, self.classifier) if task.index > 0 else None
         super().grow(task)
 
-    def remembering(self, task: Task) -> Callable[[Batch, Tensor], Losses]:
+    def retention_losses(self, task: Task) -> Callable[[Batch, Tensor], Losses]:
         teacher = self.teacher
         if teacher is None:
-            return super().remembering(task)
+            return super().retention_losses(task)
 
-        def distilled(batch: Batch, logits: Tensor) -> Losses:
-            kept = distillation(logits, moves.taught(teacher, batch), self.temperature)
-            return {"distillation": self.distil * kept}
+        def losses(batch: Batch, logits: Tensor) -> Losses:
+            loss = distillation(logits, common.teacher_output(teacher, batch), self.temperature)
+            return {"distillation": self.distil * loss}
 
-        return distilled
+        return losses

@@ -19,8 +19,8 @@ class MEMO(DER):
         backbone: nn.Module,
         *,
         train_base: bool = True,  # PyCIL and the authors' command: the general blocks go on learning
-        **shared: Any,
+        **inherited: Any,
     ) -> None:
-        super().__init__(backbone, **shared)
-        LastBlocks.refuse_indivisible(backbone)
+        super().__init__(backbone, **inherited)
+        LastBlocks.check_divisible(backbone)
         self.branches = LastBlocks(train_general=train_base)

@@ -1,8 +1,8 @@
 """MRFA, multi-layer rehearsal feature augmentation (Zheng et al., ICML 2024), on iCaRL.
 
-Exemplars are few and soon learned by heart. So each is made harder at one place of the network, drawn at random:
-what a stage (or the classifier) sees of it is moved along the gradient of its loss. The teacher's answer is asked
-for under the same change. New images stay as they are.
+Exemplars are few and soon overfitted. So each is made harder at one site of the network, drawn at random: the input of
+a stage (or of the classifier) is moved along the gradient of its loss. The teacher sees the same perturbation. New
+images stay as they are.
 As theirs, the gradients are taken in a pass of the exemplars alone before the step, batch norm in eval mode.
 Differs from the authors: no hooks, and that pass leaves no gradients of parameters behind.
 """
@@ -19,8 +19,8 @@ from torch.nn import functional
 from endocil.components.losses import Outcome, distillation
 from endocil.data.batches import Batch
 from endocil.data.scenario import Task
-from endocil.errors import EndocilError
-from endocil.methods import common as moves
+from endocil.errors import SettingsError
+from endocil.methods import common
 from endocil.methods.base import Phase, TaskData
 from endocil.methods.icarl import ICaRL
 
@@ -34,8 +34,8 @@ SITES = (
 
 
 @dataclass(frozen=True)
-class Push:
-    """What is added to the input of each site: for these rows of the batch, this much of this gradient."""
+class Perturbation:
+    """Added to the input of each site: for these rows of the batch, this much of this gradient."""
 
     rows: Mapping[str, Tensor] = field(default_factory=dict)  # (k,) rows of the batch
     amounts: Mapping[str, Tensor] = field(default_factory=dict)  # (k,)
@@ -52,74 +52,77 @@ class Push:
 
 
 class MRFA(ICaRL):
-    """iCaRL whose exemplars are made harder inside the network, at one place each, before they are learned."""
+    """iCaRL whose exemplars are made harder inside the network, at one site each, before they are learned."""
 
     def __init__(
         self,
         backbone: nn.Module,
         *,
         step: float = 1e-4,  # p_l: the authors, for tasks of equal size
-        auto_kd: bool = False,  # weigh the two losses by the share of old classes: the authors, for a large first task
-        **shared: Any,
+        auto_kd: bool = False,  # weight the two losses by the ratio of old classes: the authors, for a large first task
+        **inherited: Any,
     ) -> None:
-        super().__init__(backbone, **shared)
-        moves.refuse_outside("step", step, step >= 0, "a number from 0 on (the default is 0.0001)")
+        super().__init__(backbone, **inherited)
+        common.check_number("step", step, step >= 0, "a number from 0 on (the default is 0.0001)")
         if "before_stage" not in inspect.signature(backbone.forward).parameters:
-            raise EndocilError(
+            raise SettingsError(
                 f"network.backbone {type(backbone).__name__} does not let its stages' inputs be changed: "
                 f"its forward takes no before_stage (see ResNet in networks/resnet.py)"
             )
         self.step, self.auto_kd = step, auto_kd
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
-        (plain,) = super().phases(task, data)
+        (phase,) = super().phases(task, data)
         if self.teacher is None:
-            return (plain,)
-        teacher, share = self.teacher, moves.old_share(task)
-        label_weight, old_weight = (2.0 * (1.0 - share), share) if self.auto_kd else (1.0, 1.0)
+            return (phase,)
+        teacher, old = self.teacher, common.old_class_ratio(task)
+        label_weight, old_weight = (2.0 * (1.0 - old), old) if self.auto_kd else (1.0, 1.0)
 
         def objective(batch: Batch) -> Outcome:
-            push = self._push(batch)
-            features = push("classifier", self.backbone(batch.images, push))
+            perturb = self._perturbation(batch)
+            features = perturb("classifier", self.backbone(batch.images, perturb))
             logits = self.classifier(features)
             with torch.no_grad():
-                taught = teacher[1](push("classifier", teacher[0](batch.images, push)))  # type: ignore[index]
-            told = distillation(logits, taught, self.temperature)
+                teacher_logits = teacher[1](  # type: ignore[index]
+                    perturb("classifier", teacher[0](batch.images, perturb))  # type: ignore[index]
+                )
             losses = {
                 "classification": label_weight
                 * functional.cross_entropy(logits, batch.labels, reduction="none"),
-                "distillation": old_weight * self.distil * told,
+                "distillation": old_weight
+                * self.distil
+                * distillation(logits, teacher_logits, self.temperature),
             }
             return Outcome(losses, logits, features)
 
-        return (replace(plain, objective=objective),)
+        return (replace(phase, objective=objective),)
 
-    def _push(self, batch: Batch) -> Push:
+    def _perturbation(self, batch: Batch) -> Perturbation:
         """One site and one size for each exemplar of the batch, and the gradient of the exemplars' loss there."""
         exemplars = torch.nonzero(batch.from_memory).flatten()  # (b,)
         if not len(exemplars):
-            return Push()
-        gradients = self._gradients(batch, exemplars)
+            return Perturbation()
+        gradients = self._input_gradients(batch, exemplars)
         drawn = batch.uniform(2, "push")[exemplars]  # (b, 2)
         site_of = (drawn[:, 0] * len(SITES)).long()
-        push: dict[str, tuple[Tensor, ...]] = {}
+        parts: dict[str, tuple[Tensor, ...]] = {}
         for index, site in enumerate(SITES):
-            mine = torch.nonzero(site_of == index).flatten()
-            if len(mine):
-                push[site] = (exemplars[mine], self.step * drawn[mine, 1], gradients[site][mine])
-        return Push(*({site: parts[i] for site, parts in push.items()} for i in range(3)))
+            rows = torch.nonzero(site_of == index).flatten()
+            if len(rows):
+                parts[site] = (exemplars[rows], self.step * drawn[rows, 1], gradients[site][rows])
+        return Perturbation(*({site: part[i] for site, part in parts.items()} for i in range(3)))
 
-    def _gradients(self, batch: Batch, exemplars: Tensor) -> dict[str, Tensor]:
+    def _input_gradients(self, batch: Batch, exemplars: Tensor) -> dict[str, Tensor]:
         """Gradient of the exemplars' mean cross-entropy by the input of each site."""
         inputs: dict[str, Tensor] = {}
 
-        def watch(site: str, x: Tensor) -> Tensor:
+        def record_input(site: str, x: Tensor) -> Tensor:
             inputs[site] = x if x.requires_grad else x.requires_grad_()  # all before it may be frozen
             return inputs[site]
 
         device = batch.images.device.type
-        with moves.evaluating(self.backbone), torch.autocast(device, enabled=False), torch.enable_grad():
-            features = watch("classifier", self.backbone(batch.images[exemplars], watch))
+        with common.eval_mode(self.backbone), torch.autocast(device, enabled=False), torch.enable_grad():
+            features = record_input("classifier", self.backbone(batch.images[exemplars], record_input))
             losses = functional.cross_entropy(
                 self.classifier(features), batch.labels[exemplars], reduction="sum"
             )

@@ -1,6 +1,7 @@
 """WA, weight alignment (Zhao et al., CVPR 2020) as PyCIL runs it: iCaRL's data and teacher, then equal row lengths.
 
-After training, the new classes' rows of the classifier are scaled to the mean length of the old ones'.
+After training, the new classes' rows of the classifier are scaled to the mean length of the old ones'. The factor is
+in the event `learned` of each task: above 1 it lengthens the new rows.
 Differs from the authors: no clipping of the weights to non-negative values.
 """
 
@@ -9,39 +10,41 @@ from typing import Any
 from torch import nn
 
 from endocil.data.scenario import Task
-from endocil.methods import common as moves
+from endocil.methods import common
 from endocil.methods.base import Method, Phase, TaskData
 from endocil.networks import trained_parts
 
 
 class WA(Method):
-    """Cross-entropy and distillation weighed by the share of old classes; then the classifier's rows are aligned."""
+    """Cross-entropy and distillation weighted by the ratio of old classes; then the classifier's rows are aligned."""
 
     replay = True
-    native = (moves.PYCIL, moves.pycil_later(170, (60, 100, 140)))
+    native = (common.PYCIL_FIRST_TASK, common.pycil_schedule(170, (60, 100, 140)))
 
     def __init__(
         self,
         backbone: nn.Module,
         *,
         temperature: float = 2.0,  # PyCIL
-        **shared: Any,
+        **inherited: Any,
     ) -> None:
-        super().__init__(backbone, **shared)
-        moves.refuse_temperature(temperature)
+        super().__init__(backbone, **inherited)
+        common.check_temperature(temperature)
         self.temperature = temperature
         self.teacher: nn.Module | None = None
 
     def grow(self, task: Task) -> None:
-        self.teacher = moves.frozen_copy(self.backbone, self.classifier) if task.index > 0 else None
+        self.teacher = common.frozen_copy(self.backbone, self.classifier) if task.index > 0 else None
         super().grow(task)
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
-        objective = moves.distilled(self, self.teacher, *moves.by_share(task, self.temperature))
+        objective = common.distillation_objective(
+            self, self.teacher, *common.class_ratio_losses(task, self.temperature)
+        )
         train = (*trained_parts(self.backbone), self.classifier)
-        shared = moves.shared_first(task)
+        shared = common.first_task_objective(task)
         return (Phase("train", data.all, train, self.schedule(task), objective, shared=shared),)
 
     def consolidate(self, task: Task, data: TaskData) -> None:
         if task.index > 0:
-            moves.align(self.classifier, task)
+            self.measurements["alignment"] = common.align(self.classifier, task)

@@ -67,7 +67,7 @@ class Model:
         """A model that has learned nothing yet; `settings` are complete. `create` and `load` are the usual ways."""
         self.settings, self.method, self.memory = settings, method, memory
         self.name, self.trust = name, trust
-        self.manifest: Manifest | None = None  # none: nothing is learned yet
+        self._manifest: Manifest | None = None  # none: nothing is learned yet
         self.held_out: KeptImages = no_images(settings.data.size)  # never trained on: for calibration
         self.spread: Mapping[str, Tensor] = {}  # of the exemplars' features: out_of_distribution.py
         self.digest = ""  # of the file it was last read from or saved to
@@ -125,7 +125,7 @@ class Model:
         return model
 
     def _fill(self, file: ModelFile) -> None:
-        self.name, self.manifest, self.digest = file.manifest.name, file.manifest, file.digest
+        self.name, self._manifest, self.digest = file.manifest.name, file.manifest, file.digest
         self.held_out, self.spread = file.held_out, file.spread
         if self.memory is not None:
             self.memory.load(file.exemplars, file.classes)
@@ -139,11 +139,11 @@ class Model:
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes in the order of learning."""
-        return tuple(one.name for one in self.manifest.classes) if self.manifest else ()
+        return tuple(one.name for one in self._manifest.classes) if self._manifest else ()
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        sizes = self.manifest.increments if self.manifest else ()
+        sizes = self._manifest.increments if self._manifest else ()
         starts = (0, *accumulate(sizes))
         return tuple(Task(i, start, size) for i, (start, size) in enumerate(zip(starts, sizes, strict=False)))
 
@@ -154,7 +154,7 @@ class Model:
     @property
     def notes(self) -> tuple[str, ...]:
         """What is to be known before its predictions are used."""
-        notes, learned = [], self._learned()
+        notes, learned = [], self.manifest
         if learned.calibration is None:
             notes.append(
                 "not calibrated: probabilities are too high, and nothing is flagged as out of distribution"
@@ -167,10 +167,12 @@ class Model:
             )
         return tuple(notes)
 
-    def _learned(self) -> Manifest:
-        if self.manifest is None:
+    @property
+    def manifest(self) -> Manifest:
+        """What the model says of itself: classes, settings, calibration, history."""
+        if self._manifest is None:
             raise EndocilError("the model has learned nothing yet; call learn(images, labels) first")
-        return self.manifest
+        return self._manifest
 
     # --- learning
 
@@ -206,7 +208,7 @@ class Model:
         problems = self.problems(step)
         if problems:
             raise EndocilError("; ".join(problems))
-        before = self.file() if self.manifest else None
+        before = self.file() if self._manifest else None
         try:
             with tempfile.TemporaryDirectory() as folder:
                 self.learn_step(step, Path(folder), terms=terms, show=show)
@@ -233,13 +235,13 @@ class Model:
 
     def problems(self, step: NewTask) -> list[str]:
         """What makes it impossible to learn these images."""
-        if self.manifest is not None:
+        if self._manifest is not None:
             if self.method.joint:
                 return [
                     f"the method {self.settings.method.name} learns all classes at once and cannot add one; "
                     f"start a run with all images, or use a model of another method"
                 ]
-            if self.method.replay and not self.manifest.learns:
+            if self.method.replay and not self._manifest.learns:
                 return [
                     f"the model holds no exemplars (it was made without them), and {self.settings.method.name} "
                     f"cannot learn on without; make it again with 'endocil bundle RUN', without --without-exemplars"
@@ -324,7 +326,7 @@ class Model:
 
     def _remember(self, step: NewTask, terms: Terms, by: Literal["run", "learn"]) -> None:
         """The record of what was learned, and some of the images that were held out."""
-        before, task = self.manifest, step.task
+        before, task = self._manifest, step.task
         counts = step.train.counts(task.n_seen).tolist()
         known = {one.name: one for one in before.classes} if before else {}
         classes = tuple(
@@ -345,7 +347,7 @@ class Model:
         if before is None or before.keeps_images:
             self.held_out = self.held_out + self._sample_held_out(step, terms)
         data, settings = self.settings.data, self.settings.model_dump(mode="json", exclude_none=True)
-        self.manifest = Manifest(
+        self._manifest = Manifest(
             name=self.name,
             settings=portable(settings),
             classes=classes,
@@ -388,7 +390,7 @@ class Model:
         """Fit temperatures and the out-of-distribution threshold on the held-out images.
 
         `rate`: the share of images of learned classes that the threshold flags."""
-        learned, batch = self._learned(), self.settings.run.evaluation_batch
+        learned, batch = self.manifest, self.settings.run.evaluation_batch
         old = learned.calibration
         self.method.eval()
         self.spread = spread_of(self.method, self.exemplars, self.classes, batch=batch)
@@ -400,7 +402,7 @@ class Model:
             rate=rate or (old.ood_rate if old else RATE),
             batch=batch,
         )
-        self.manifest = learned.model_copy(update={"calibration": fitted})
+        self._manifest = learned.model_copy(update={"calibration": fitted})
 
     def pack(
         self,
@@ -435,13 +437,13 @@ class Model:
             "learns": with_exemplars or not self.method.replay,
             "keeps_images": with_exemplars,
         }
-        self.manifest = self._learned().model_copy(update=changes)
+        self._manifest = self.manifest.model_copy(update=changes)
         self.name = name or self.name
         self._forget_cached()
 
     def limits(self) -> tuple[str, ...]:
         """What this model cannot do, and why."""
-        learned, notes = self._learned(), []
+        learned, notes = self.manifest, []
         if learned.calibration is None:
             why = (
                 why_uncalibrated(self.held_out, self.classes)
@@ -488,7 +490,7 @@ class Model:
                 raise SettingsError(f"{option} is {value}; expected {least} or more")
         return predict(
             self.method,
-            self._learned(),
+            self.manifest,
             images if isinstance(images, Inputs) else self.inputs(images),
             exemplars=self.exemplar_features if reasons else torch.zeros(0, 0),
             spread=self.spread,
@@ -504,7 +506,7 @@ class Model:
     def file(self) -> ModelFile:
         """All of it as it stands in a model file."""
         return ModelFile(
-            self._learned(),
+            self.manifest,
             {name: value.detach().cpu().clone() for name, value in self.method.state_dict().items()},
             {name: value.detach().cpu().clone() for name, value in self.method.statistics.items()},
             distinct_names(self.exemplars),

@@ -1,4 +1,4 @@
-"""Backbones by name, and the classifier that grows."""
+"""Backbones by name, their compilation, and the parts that methods build networks from."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -10,13 +10,12 @@ import torch
 from torch import nn
 
 from endocil.data.seeding import generator
-from endocil.errors import EndocilError
-from endocil.networks import stages as freezing
+from endocil.errors import SettingsError
 from endocil.networks.batch_norm import share_batch_norm, unshared_batch_norm
-from endocil.networks.branches import LastBlocks, WholeBranches, side_by_side
+from endocil.networks.branches import LastBlocks, WholeBranches, concatenate_features
 from endocil.networks.classifier import Boosted, GrowingClassifier
 from endocil.networks.resnet import ResNet, ResNet18, ResNet34, initialise
-from endocil.networks.stages import trained_parts
+from endocil.networks.stages import freeze_stages, trained_parts
 from endocil.networks.weights import load_weights
 from endocil.registry import check_options, resolve
 
@@ -29,10 +28,10 @@ __all__ = [
     "WholeBranches",
     "build_backbone",
     "compile_backbones",
+    "concatenate_features",
     "instruction_set",
     "is_compiled",
     "share_batch_norm",
-    "side_by_side",
     "trained_parts",
     "uncompiled",
     "unshared_batch_norm",
@@ -49,31 +48,31 @@ def build_backbone(
     freeze: Sequence[str] = (),
     options: Mapping[str, Any] | None = None,
 ) -> tuple[nn.Module, list[str]]:
-    """A backbone with its first values, and what did not fit of the weights file.
+    """A backbone with its initial values, and a note for each tensor of the weights file that did not fit.
 
-    A backbone of one's own is a module class with `n_features`; with `stages` its parts can be frozen. It keeps the
-    values that its constructor gives it.
+    A backbone of the user's own is a module class with `n_features`; with `stages` its parts can be frozen. It keeps
+    the values that its constructor gives it.
     """
     maker = resolve("network.backbone", name, BACKBONES)
     check_options("network", maker, options or {})
-    with torch.random.fork_rng(devices=[]):  # a backbone of one's own draws its first values from here
+    with torch.random.fork_rng(devices=[]):  # the source of a user's backbone's initial values
         torch.manual_seed(generator(seed, "own backbone").initial_seed())
         try:
             backbone = maker(**(options or {}))
         except ValueError as error:
-            raise EndocilError(str(error)) from error
+            raise SettingsError(str(error)) from error
     if isinstance(backbone, ResNet):
         initialise(backbone, generator(seed, "backbone"))
     notes = load_weights(backbone, Path(weights).expanduser()) if weights else []
-    freezing.freeze(backbone, freeze)
+    freeze_stages(backbone, freeze)
     return backbone, notes
 
 
 def compile_backbones(network: nn.Module) -> None:
-    """Let torch.compile translate every backbone in a network when it is next called; names and values stay.
+    """Have torch.compile compile every backbone in a network at its next call; names and values stay.
 
-    Stage by stage where there are stages: MEMO and MRFA do something between them. What torch keeps on disk of earlier
-    translations is told apart by the instruction set: code for another one gives garbage."""
+    Stage by stage where there are stages, because MEMO and MRFA work between them. The key of torch's cache on disk
+    includes the instruction set: code compiled for another one gives wrong numbers."""
     tag = os.environ.get("TORCH_COMPILE_CACHE_KEY_TAG", "")
     torch.compiler.config.cache_key_tag = f"{tag} {instruction_set()}".strip()
     for module in network.modules():
@@ -87,12 +86,12 @@ def is_compiled(network: nn.Module) -> bool:
 
 
 def uncompiled(network: nn.Module) -> AbstractContextManager[object]:
-    """While this is open, compiled backbones run as they were written."""
+    """A context in which compiled backbones run without the compiler."""
     return torch.compiler.set_stance("force_eager") if is_compiled(network) else nullcontext()
 
 
 def instruction_set() -> str:
-    """What kernels use on this processor, and what they are held to by the environment."""
+    """The instruction set of torch's CPU kernels, and the limit that the environment sets for oneDNN."""
     return f"{torch.backends.cpu.get_cpu_capability()} {os.environ.get('ONEDNN_MAX_CPU_ISA', '')}".strip()
 
 

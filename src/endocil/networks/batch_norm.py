@@ -1,7 +1,7 @@
-"""Batch norm over a batch that several processes share: the statistics are those of the whole batch.
+"""Synchronised batch norm: the statistics are those of the whole batch, which several processes share.
 
-torch's SyncBatchNorm needs a GPU; this one is the same on every device, so that N processes train as one does.
-Passes over the images are torch's own kernels, and one message each way is all that a layer sends.
+torch's SyncBatchNorm needs a GPU; this one works on every device, so that N processes train as one does. Passes over
+the images are torch's own kernels; a layer sends one message forward and one backward.
 """
 
 from collections.abc import Iterator
@@ -25,40 +25,40 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
         if not self.training:
             return super().forward(images)
         values = images.to(torch.promote_types(images.dtype, torch.float32))
-        mean, variance, n = _statistics_of_all(values.detach())
-        self._remember(mean, variance, n)
-        out: Tensor = _Normalised.apply(values, self.weight, self.bias, mean, variance, n, self.eps)  # type: ignore[no-untyped-call]
+        mean, variance, n = _batch_statistics(values.detach())
+        self._update_running_statistics(mean, variance, n)
+        out: Tensor = _Normalise.apply(values, self.weight, self.bias, mean, variance, n, self.eps)  # type: ignore[no-untyped-call]
         return out.to(images.dtype)
 
     @torch.no_grad()
-    def _remember(self, mean: Tensor, variance: Tensor, n: Tensor) -> None:
+    def _update_running_statistics(self, mean: Tensor, variance: Tensor, n: Tensor) -> None:
         self.num_batches_tracked += 1
-        share = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
-        self.running_mean.lerp_(mean.to(self.running_mean), share)
-        self.running_var.lerp_((variance * (n / (n - 1))).to(self.running_var), share)
+        momentum = self.momentum if self.momentum is not None else 1.0 / float(self.num_batches_tracked)
+        self.running_mean.lerp_(mean.to(self.running_mean), momentum)
+        self.running_var.lerp_((variance * (n / (n - 1))).to(self.running_var), momentum)
 
 
-def _statistics_of_all(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and variance per channel over the batches of all processes, and how many values they are of.
+def _batch_statistics(values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and variance per channel over the batches of all processes, and the number of values per channel.
 
     Means and variances are merged, not sums of squares, which would cancel where a mean is large.
     """
     c = values.shape[1]
-    mine = values.new_zeros(3, c)
+    local = values.new_zeros(3, c)
     if len(values):  # a process may be left without images in the last batch
-        mine[0], mine[1] = torch.batch_norm_update_stats(values, None, None, 0.0)
-        mine[2] = values.numel() // c
-    everyone = [torch.empty_like(mine) for _ in range(torch.distributed.get_world_size())]
-    torch.distributed.all_gather(everyone, mine)
-    means, variances, counts = torch.stack(everyone, 1)  # (processes, C) each
+        local[0], local[1] = torch.batch_norm_update_stats(values, None, None, 0.0)
+        local[2] = values.numel() // c
+    gathered = [torch.empty_like(local) for _ in range(torch.distributed.get_world_size())]
+    torch.distributed.all_gather(gathered, local)
+    means, variances, counts = torch.stack(gathered, 1)  # (processes, C) each
     n = counts.sum(0)
     mean = (counts * means).sum(0) / n
     variance = (counts * (variances + (means - mean).square())).sum(0) / n
     return mean, variance, n[0]
 
 
-class _Normalised(torch.autograd.Function):
-    """The images normalised by statistics that every process's images are part of."""
+class _Normalise(torch.autograd.Function):
+    """Normalisation by the statistics of all processes, with their gradient."""
 
     @staticmethod
     def forward(
@@ -107,15 +107,15 @@ def _sum_over_processes(values: Tensor) -> Tensor:
 
 
 def share_batch_norm(network: nn.Module) -> None:
-    """From now on the batch norms of a network see the batches of all processes."""
+    """Make the batch norms of a network use the batches of all processes."""
     for module in network.modules():
         if type(module) is nn.BatchNorm2d:
-            module.__class__ = SharedBatchNorm2d  # parameters, buffers and all references to it stay
+            module.__class__ = SharedBatchNorm2d  # parameters, buffers and all references stay
 
 
 @contextmanager
 def unshared_batch_norm(network: nn.Module) -> Iterator[None]:
-    """For a while every process has the whole batch: counted by each, it would count as many times."""
+    """A context for batches that every process has as a whole: synchronised, they would be counted once per process."""
     shared: list[nn.Module] = [module for module in network.modules() if type(module) is SharedBatchNorm2d]
     for module in shared:
         module.__class__ = nn.BatchNorm2d

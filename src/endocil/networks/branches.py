@@ -1,4 +1,4 @@
-"""Networks that get a new branch for each task: the features of all branches stand side by side, oldest first.
+"""Networks that get a new branch for each task: the features of all branches are concatenated, oldest first.
 
 The first branch is the method's own backbone, so that its state has the same names in every method.
 """
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from endocil.errors import EndocilError
+from endocil.errors import SettingsError
 from endocil.networks.stages import frozen_stages, trained_parts
 
 
@@ -26,7 +26,7 @@ class WholeBranches(nn.ModuleList):
         self.append(copy.deepcopy(self[-1] if len(self) else backbone))
 
     def trained(self, backbone: nn.Module) -> tuple[nn.Module, ...]:
-        """What learns in a task: the newest branch alone."""
+        """The modules that a task trains: the newest branch alone."""
         return trained_parts(self[-1] if len(self) else backbone)
 
 
@@ -49,7 +49,7 @@ class LastBlocks(nn.ModuleList):
         self.append(copy.deepcopy(latest))
 
     def trained(self, backbone: nn.Module) -> tuple[nn.Module, ...]:
-        """What learns in a task: the newest last block and, if wanted, the general part."""
+        """The modules that a task trains: the newest last block and, if chosen, the general part."""
         if not len(self):
             return trained_parts(backbone)
         stages: Mapping[str, tuple[nn.Module, ...]] = backbone.stages  # type: ignore[assignment]
@@ -59,16 +59,16 @@ class LastBlocks(nn.ModuleList):
         return (*(general if self.train_general else ()), *newest)
 
     @staticmethod
-    def refuse_indivisible(backbone: nn.Module) -> None:
+    def check_divisible(backbone: nn.Module) -> None:
         missing = [
             name for name in ("general", "last_block", "special", "stages") if not hasattr(backbone, name)
         ]
         if missing:
-            raise EndocilError(
+            raise SettingsError(
                 f"network.backbone {type(backbone).__name__} cannot be divided into a general part and a last block: "
                 f"it has no {', '.join(missing)} (see ResNet in networks/resnet.py)"
             )
 
 
-def side_by_side(features: list[Tensor]) -> Tensor:
+def concatenate_features(features: list[Tensor]) -> Tensor:
     return features[0] if len(features) == 1 else torch.cat(features, dim=1)  # (B, d * branches)

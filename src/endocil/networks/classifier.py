@@ -1,4 +1,4 @@
-"""The linear classifier that grows by one row for each new class."""
+"""The linear classifier that grows by one row for each new class, and FOSTER's network with two backbones."""
 
 import copy
 import math
@@ -22,13 +22,13 @@ class GrowingClassifier(nn.Linear):
         self.bias = nn.Parameter(torch.empty(0))
 
     def grow(self, n_new: int, generator: torch.Generator, *, n_features: int | None = None) -> None:
-        """Add rows for new classes; with `n_features`, also columns for features that came to be."""
+        """Add rows for new classes; with `n_features`, also columns for new features."""
         width = n_features or self.in_features
         bound = math.sqrt(3.0 / width)
         rows = _uniform(n_new, width, bound, generator)
         columns = _uniform(self.out_features, width - self.in_features, bound, generator)
-        self.weight = nn.Parameter(_joined(_joined(self.weight, columns, dim=1), rows))
-        self.bias = nn.Parameter(_joined(self.bias, torch.zeros(n_new)))
+        self.weight = nn.Parameter(_append(_append(self.weight, columns, dim=1), rows))
+        self.bias = nn.Parameter(_append(self.bias, torch.zeros(n_new)))
         self.in_features, self.out_features = width, self.out_features + n_new
 
 
@@ -36,15 +36,13 @@ def _uniform(rows: int, columns: int, bound: float, generator: torch.Generator) 
     return (2.0 * torch.rand(rows, columns, generator=generator) - 1.0) * bound
 
 
-def _joined(old: Tensor, new: Tensor, dim: int = 0) -> Tensor:
+def _append(old: Tensor, new: Tensor, dim: int = 0) -> Tensor:
     return torch.cat([old.detach(), new.to(old)], dim)
 
 
-# FOSTER's boosted network: the old network, frozen, and a new backbone beside it.
-
-
 class Boosted(nn.Module):
-    """One classifier on the features of both backbones, and one on the new features alone."""
+    """FOSTER's teacher: the old network, frozen, and a new backbone; one classifier on the features of both, and one on
+    the new features alone."""
 
     def __init__(self, old: nn.Sequential, backbone: nn.Module, classifier: GrowingClassifier) -> None:
         """`old` is a frozen copy of backbone and classifier; the new parts start as copies of them too."""
@@ -54,7 +52,7 @@ class Boosted(nn.Module):
         self.classifier = copy.deepcopy(classifier)
         self.expansion = GrowingClassifier(
             classifier.in_features
-        )  # the new features alone must tell all classes
+        )  # the new features alone must separate all classes
 
     def grow(self, n_new: int, seed: int, task: int) -> None:
         each = self.classifier.in_features

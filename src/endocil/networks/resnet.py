@@ -45,9 +45,8 @@ class BasicBlock(nn.Module):
         return functional.relu(self.bn2(self.conv2(x)) + shortcut, inplace=True)
 
 
-BeforeStage = Callable[
-    [str, Tensor], Tensor
-]  # the name of a stage and its input, to what it shall see instead
+# from the name of a stage and its input to the input that it gets instead
+BeforeStage = Callable[[str, Tensor], Tensor]
 
 
 def unchanged(stage: str, x: Tensor) -> Tensor:
@@ -85,7 +84,7 @@ class ResNet(nn.Module):
         return {"stem": (self.conv1, self.bn1), **layers}
 
     def forward(self, images: Tensor, before_stage: BeforeStage = unchanged) -> Tensor:
-        """`before_stage` may change what layer1 to layer4 see."""
+        """`before_stage` may change the inputs of layer1 to layer4."""
         maps = self.general(images, before_stage)
         return self.special(before_stage("layer4", maps), self.last_block)
 

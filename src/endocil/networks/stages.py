@@ -5,19 +5,19 @@ from typing import Any
 
 from torch import nn
 
-from endocil.errors import EndocilError
+from endocil.errors import SettingsError
 
 
-def freeze(backbone: nn.Module, names: Sequence[str]) -> None:
-    """Remember which stages stay as they are, in the backbone and in all copies made of it."""
+def freeze_stages(backbone: nn.Module, names: Sequence[str]) -> None:
+    """Mark stages as frozen, in the backbone and in all copies made of it."""
     stages: Mapping[str, Any] = getattr(backbone, "stages", {})
     for name in names:
         if name not in stages:
-            raise EndocilError(
+            raise SettingsError(
                 f"network.freeze names '{name}'; this backbone has: {', '.join(stages) or 'no stages'}"
             )
     if names and len(set(names)) == len(stages):
-        raise EndocilError(
+        raise SettingsError(
             "network.freeze names every stage: nothing of the backbone would learn; leave one out"
         )
     backbone.frozen_stages = frozenset(names)  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Public weights into a backbone: safetensors, or a torch file read without running code."""
+"""Pretrained weights for a backbone: safetensors, or a torch file read without running code."""
 
 from pathlib import Path
 
@@ -7,54 +7,56 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from endocil.errors import EndocilError
+from endocil.errors import DataError
 
 
 def load_weights(backbone: nn.Module, path: Path) -> list[str]:
     """Copy every tensor that fits by name and shape; returns a sentence for each mismatch."""
-    found = _read(path)
+    tensors = _read(path)
     own = backbone.state_dict()
-    fitting = {name: value for name, value in found.items() if name in own and value.shape == own[name].shape}
-    if not any(value.ndim for value in fitting.values()):  # counters fit every network
-        raise EndocilError(
+    fitting = {
+        name: value for name, value in tensors.items() if name in own and value.shape == own[name].shape
+    }
+    if not any(value.ndim for value in fitting.values()):  # scalars such as batch counters fit every network
+        raise DataError(
             f"network.weights {path} holds none of the backbone's {len(own)} tensors "
-            f"(first expected: {next(iter(own))}, first found: {next(iter(found), 'nothing')})"
+            f"(first expected: {next(iter(own))}, first found: {next(iter(tensors), 'nothing')})"
         )
-    broken = [name for name, value in fitting.items() if not bool(value.isfinite().all())]
-    if broken:
-        raise EndocilError(f"network.weights {path} holds numbers that are not finite, first in {broken[0]}")
+    not_finite = [name for name, value in fitting.items() if not bool(value.isfinite().all())]
+    if not_finite:
+        raise DataError(f"network.weights {path} holds numbers that are not finite, first in {not_finite[0]}")
     backbone.load_state_dict({**own, **fitting})
-    return [*_missing(own, found), *_unused(own, found)]
+    return [*_missing(own, tensors), *_unused(own, tensors)]
 
 
 def _read(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise EndocilError(
+        raise DataError(
             f"network.weights {path} is not a file; expected a .safetensors or torch weights file"
         )
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
-        found = torch.load(path, map_location="cpu", weights_only=True)
+        content = torch.load(path, map_location="cpu", weights_only=True)
     except (SafetensorError, OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
-        raise EndocilError(f"network.weights {path} cannot be read: {str(error).splitlines()[0]}") from error
-    except Exception as error:  # the unpickler's refusal has a type of its own in each torch version
-        raise EndocilError(f"network.weights {path} is refused: it holds more than tensors") from error
-    found = found.get("state_dict", found) if isinstance(found, dict) else {}
-    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+        raise DataError(f"network.weights {path} cannot be read: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # the unpickler's error has another type in each torch version
+        raise DataError(f"network.weights {path} is refused: it holds more than tensors") from error
+    content = content.get("state_dict", content) if isinstance(content, dict) else {}
+    return {name: value for name, value in content.items() if isinstance(value, Tensor)}
 
 
-def _missing(own: dict[str, Tensor], found: dict[str, Tensor]) -> list[str]:
+def _missing(own: dict[str, Tensor], tensors: dict[str, Tensor]) -> list[str]:
     notes = []
     for name, value in own.items():
-        if name not in found:
-            notes.append(f"{name} is not in the file and keeps its first values")
-        elif found[name].shape != value.shape:
+        if name not in tensors:
+            notes.append(f"{name} is not in the file and keeps its initial values")
+        elif tensors[name].shape != value.shape:
             notes.append(
-                f"{name} has shape {tuple(found[name].shape)}, expected {tuple(value.shape)}; left out"
+                f"{name} has shape {tuple(tensors[name].shape)}, expected {tuple(value.shape)}; left out"
             )
     return notes
 
 
-def _unused(own: dict[str, Tensor], found: dict[str, Tensor]) -> list[str]:
-    return [f"{name} is in the file but not in the backbone; left out" for name in found if name not in own]
+def _unused(own: dict[str, Tensor], tensors: dict[str, Tensor]) -> list[str]:
+    return [f"{name} is in the file but not in the backbone; left out" for name in tensors if name not in own]

@@ -272,7 +272,7 @@ def uses_method_defaults(settings: Mapping[str, Any], components: bool = False) 
     kept = {"per_class", "total", *exchanged}
     name = settings["method"]["name"]
     try:
-        kept |= {"name", *method_class(name).shows}
+        kept |= {"name", *method_class(name).evaluation_options}
     except EndocilError:  # a method from outside that is not installed here
         return False
     own = {

@@ -180,10 +180,10 @@ def _evaluated_otherwise(settings: Mapping[str, Any]) -> set[str]:
     """Options by which a method is evaluated in another way than usual: its results must not pass as the usual ones."""
     chosen = settings["method"]
     try:
-        shows, defaults = method_class(chosen["name"]).shows, method_options(chosen["name"])
+        shown, defaults = method_class(chosen["name"]).evaluation_options, method_options(chosen["name"])
     except EndocilError:  # a method from outside that is not here
         return set()
-    return {f"method.{key}" for key in shows if chosen.get(key, defaults[key]) != defaults[key]}
+    return {f"method.{key}" for key in shown if chosen.get(key, defaults[key]) != defaults[key]}
 
 
 def varying(members: Sequence[Mapping[str, Any]]) -> set[str]:

@@ -243,7 +243,7 @@ def _remarks(model: Model, step: NewTask) -> list[str]:
             remarks.append(
                 f"'{name}' is learned as a new class, beside '{known}'; is it meant to be the same?"
             )
-    if model.manifest and model.manifest.preprocessing.rules != RULES:
+    if model.classes and model.manifest.preprocessing.rules != RULES:
         remarks.append(
             f"the model's images were decoded by '{model.manifest.preprocessing.rules}', the new ones by "
             f"'{RULES}': their pixels differ a little"
@@ -253,7 +253,7 @@ def _remarks(model: Model, step: NewTask) -> list[str]:
 
 def _uncalibrated(model: Model, step: NewTask) -> list[str]:
     """Said before an hour of training, as the way out is another share or another list."""
-    if model.manifest is None:
+    if not model.classes:
         return []
     have = {one.class_name for one in model.held_out.provenance}
     have |= {step.classes[label] for label in step.held_out.classes()}

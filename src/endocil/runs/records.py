@@ -1,4 +1,4 @@
-"""A finished run, read back from its folder: all that the tables, the page and the ledger show."""
+"""Finished runs, read back from their folders as this version would have written them, for tables, pages and ledger."""
 
 import json
 import tomllib
@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from endocil.errors import EndocilError
+from endocil.errors import EndocilError, FileFormatError
 from endocil.io.files import read_csv
 from endocil.learning.build import complete
+from endocil.learning.events import read_events
 from endocil.settings.settings import Settings, load_settings
 
 Json = Mapping[str, Any]
@@ -18,7 +19,7 @@ Complete = Callable[[Json], Json]
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What one run leaves behind, without its images and predictions."""
+    """The records of one run, without its images and predictions."""
 
     name: str
     settings: Json
@@ -52,7 +53,7 @@ def read_run(folder: Path, *, complete: Complete | None = None) -> RunRecord:
         settings=complete(settings) if complete else settings,
         environment=_read_json(folder / "environment.json"),
         metrics=metrics,
-        events=_read_events(folder / "events.jsonl"),
+        events=tuple(read_events(folder / "events.jsonl", finished=True)),
         images=_count_images(read_csv(folder / "split.csv")),
         exemplars=_last_memory(folder / "memory", len(metrics["task_sizes"])),
         leaks=_read_json_if_there(folder / "leaks.json"),
@@ -63,9 +64,11 @@ def read_run(folder: Path, *, complete: Complete | None = None) -> RunRecord:
 
 def _refuse_other_folders(folder: Path) -> None:
     if not folder.is_dir():
-        raise EndocilError(f"there is no run folder {folder}; expected the folder given to `endocil run -o`")
+        raise FileFormatError(
+            f"there is no run folder {folder}; expected the folder given to `endocil run -o`"
+        )
     if not (folder / "settings.toml").is_file():
-        raise EndocilError(
+        raise FileFormatError(
             f"{folder} is not a run: it has no settings.toml; give the folder of `endocil run -o`"
         )
 
@@ -73,16 +76,16 @@ def _refuse_other_folders(folder: Path) -> None:
 def _finished_metrics(folder: Path) -> Json:
     unfinished = f"the run {folder} is not finished; finish it with `endocil resume {folder}`"
     if not (folder / "metrics.json").is_file():
-        raise EndocilError(unfinished)
+        raise FileFormatError(unfinished)
     metrics = _read_json(folder / "metrics.json")
     try:
         complete = len(metrics["softmax"]["acc"]) == len(metrics["task_sizes"])
     except (KeyError, TypeError) as error:
-        raise EndocilError(
+        raise FileFormatError(
             f"{folder / 'metrics.json'} lacks {error}; expected the file that `endocil run` writes"
         ) from error
     if not complete:
-        raise EndocilError(unfinished)
+        raise FileFormatError(unfinished)
     return metrics
 
 
@@ -90,38 +93,29 @@ def _read(path: Path) -> str:
     try:
         return path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise EndocilError(f"cannot read {path}: {error}; the run folder is not whole") from error
+        raise FileFormatError(f"cannot read {path}: {error}; the run folder is not whole") from error
 
 
 def _read_toml(path: Path) -> Json:
     try:
         return tomllib.loads(_read(path))
     except tomllib.TOMLDecodeError as error:
-        raise EndocilError(f"{path} is not TOML: {error}") from error
+        raise FileFormatError(f"{path} is not TOML: {error}") from error
 
 
 def _read_json(path: Path) -> Json:
-    return _object(path, _read(path))
+    try:
+        value = json.loads(_read(path))
+    except json.JSONDecodeError as error:
+        raise FileFormatError(f"{path} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise FileFormatError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    return value
 
 
 def _read_json_if_there(path: Path) -> Json:
     """Runs of earlier versions have fewer files."""
     return _read_json(path) if path.is_file() else {}
-
-
-def _object(where: Path | str, text: str) -> Json:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise EndocilError(f"{where} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise EndocilError(f"{where}: expected a JSON object, got {type(value).__name__}")
-    return value
-
-
-def _read_events(path: Path) -> tuple[Json, ...]:
-    lines = _read(path).splitlines()
-    return tuple(_object(f"{path}, line {number}", line) for number, line in enumerate(lines, 1) if line)
 
 
 def _count_images(rows: Iterable[Mapping[str, str]]) -> dict[str, dict[str, int]]:
@@ -136,9 +130,6 @@ def _last_memory(folder: Path, n_tasks: int) -> tuple[Mapping[str, str], ...]:
     """Methods without replay keep nothing and may have no file."""
     path = folder / f"task-{n_tasks - 1}.csv"
     return tuple(read_csv(path)) if path.is_file() else ()
-
-
-# What runs and the ledger have recorded, read back as this version would have written it.
 
 
 def completed(settings: Mapping[str, Any] | Settings) -> dict[str, Any]:

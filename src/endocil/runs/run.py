@@ -99,7 +99,7 @@ def resume(
 def _go(parts: Parts, here: RunFolder, fabric: "Fabric", checkpoint: Checkpoint | None, show: Show) -> Result:
     """From the checkpoint, or from the beginning, to the end."""
     first = fabric.global_rank == 0
-    with for_tensorboard(here, show, wanted=first and parts.settings.run.tensorboard) as shown:
+    with for_tensorboard(here, show, enabled=first and parts.settings.run.tensorboard) as shown:
         model = _learn(parts, here, fabric, checkpoint, Journal(here.events, shown, silent=not first))
     return by_one(fabric, lambda: _finish(here, model, len(parts.scenario.tasks)))
 

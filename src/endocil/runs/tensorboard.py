@@ -1,17 +1,15 @@
-"""A run for TensorBoard: event files below RUN/tensorboard, made from what the run records anyway.
+"""A run for TensorBoard: event files below RUN/tensorboard, made from events.jsonl and the predictions.
 
-Everything comes from events.jsonl and the predictions, so the files of a run that was stopped and went on are those
-of a run that was not: when it goes on, they are written anew from the events up to its checkpoint.
+A resumed run writes them anew from the events up to its checkpoint, so they are those of a run that was never stopped.
 """
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from endocil.errors import EndocilError
-from endocil.learning.events import Show
+from endocil.errors import ResourceError
+from endocil.learning.events import Show, read_events
 from endocil.metrics.metrics import summarise
 from endocil.model.predictions import HEADS, read_run_predictions
 from endocil.runs.folder import RunFolder
@@ -19,41 +17,33 @@ from endocil.runs.folder import RunFolder
 if TYPE_CHECKING:
     from pathlib import Path
 
-NO_SCALARS = {
-    "task",
-    "epoch",
-    "epochs",
-    "images",
-    "seconds",
-    "shared",
-}  # of an epoch: where it was, not what it found
+POSITION_KEYS = {"task", "epoch", "epochs", "images", "seconds", "shared"}  # of an epoch: no measurements
 
 
 def refuse_missing_package() -> None:
-    """Before anything is trained."""
     try:
         import tensorboard  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: F401
     except ImportError as error:
-        raise EndocilError(
+        raise ResourceError(
             "run.tensorboard needs the package tensorboard: pip install 'endocil[tensorboard]'"
         ) from error
 
 
 @contextmanager
-def for_tensorboard(here: RunFolder, show: Show, *, wanted: bool) -> Iterator[Show]:
-    """`show` that writes event files too, if that is wanted: of several processes that learn together, by one."""
-    if not wanted:
+def for_tensorboard(here: RunFolder, show: Show, *, enabled: bool) -> Iterator[Show]:
+    """`show` that, if enabled, writes event files too. Of several processes that learn together, one does it."""
+    if not enabled:
         yield show
         return
     refuse_missing_package()
     tracker = Tracker(here)
 
-    def both(record: dict[str, Any]) -> None:
+    def show_and_track(record: dict[str, Any]) -> None:
         show(record)
         tracker(record)
 
     try:
-        yield both
+        yield show_and_track
     finally:
         tracker.close()
 
@@ -68,7 +58,7 @@ def write_tensorboard(here: RunFolder) -> "Path":
 
 
 class Tracker:
-    """Scalars over the epochs of the whole life, and over its tasks. Fed by the run's events.
+    """Scalars over the epochs of all tasks, and over the tasks. Fed by the run's events.
 
     Times are the beginning of the run and the seconds of training since, so that they do not depend on stops."""
 
@@ -88,14 +78,13 @@ class Tracker:
             self.writer.flush()
 
     def begin(self) -> None:
-        """From the events that are there; a last line that is half written does not count."""
+        """Write everything anew, from the events so far."""
         from torch.utils.tensorboard import SummaryWriter
 
         shutil.rmtree(self.folder, ignore_errors=True)
         self.writer = SummaryWriter(self.folder)
-        text = self.here.events.read_bytes() if self.here.events.exists() else b""
-        for line in text.rpartition(b"\n")[0].splitlines():
-            self.add(json.loads(line))
+        for record in read_events(self.here.events):
+            self.add(record)
 
     def add(self, record: dict[str, Any]) -> None:
         if record["event"] == "task":
@@ -106,6 +95,8 @@ class Tracker:
         elif record["event"] == "learned":
             self.learned += 1
             self._write("parameters", record["parameters"], record["task"])
+            for name, value in record.get("measured", {}).items():
+                self._write(f"task/{name}", value, record["task"])
 
     def close(self) -> None:
         if self.writer is not None:
@@ -120,24 +111,24 @@ class Tracker:
         for name, values in record.get("per_class", {}).items():
             for label, value in zip(self.classes, values, strict=False):
                 self._write(f"loss of {label}/{name}", value, self.epochs)
-        for name in sorted(record.keys() - NO_SCALARS):
+        for name in sorted(record.keys() - POSITION_KEYS):
             if isinstance(record[name], int | float):
                 self._write(f"epoch/{name}", record[name], self.epochs)
 
     def _score(self) -> None:
-        """Accuracy and forgetting after the tasks whose predictions are there, those that were scored left out."""
+        """Accuracy and forgetting after each task that has predictions and was not scored yet."""
         files = [self.here.predictions(task) for task in range(self.learned)]
         n = next((i for i, file in enumerate(files) if not file.exists()), len(files))
         if n == self.scored:
             return
         predictions = read_run_predictions(files[:n])
         for task in range(self.scored, n):
-            found = summarise(predictions[: task + 1])
+            metrics = summarise(predictions[: task + 1])
             for head in HEADS:
-                if found[head] is not None:
-                    self._write(f"accuracy/{head}", found[head]["acc_last"], task)
-                    self._write(f"macro F1/{head}", found[head]["f1_last"], task)
-                    self._write(f"forgetting/{head}", found[head]["af"], task)
+                if metrics[head] is not None:
+                    self._write(f"accuracy/{head}", metrics[head]["acc_last"], task)
+                    self._write(f"macro F1/{head}", metrics[head]["f1_last"], task)
+                    self._write(f"forgetting/{head}", metrics[head]["af"], task)
         self.scored = n
 
     def _write(self, tag: str, value: float | None, step: int) -> None:

@@ -10,7 +10,7 @@ import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from endocil.errors import EndocilError
-from endocil.methods.base import refuse_other_milestones
+from endocil.methods.base import check_milestones
 
 RIVALS = (("memory", "per_class", "total"), ("scenario", "tasks", "increments"))
 
@@ -113,7 +113,7 @@ class TrainSettings(_Section):
     epochs: int = Field(100, ge=1)
     learning_rate: float = Field(0.1, gt=0.0)
     # 50 and 70 of 100 epochs; or whole epochs (milestones.py)
-    milestones: Annotated[tuple[int | float, ...], BeforeValidator(refuse_other_milestones)] = (0.5, 0.7)
+    milestones: Annotated[tuple[int | float, ...], BeforeValidator(check_milestones)] = (0.5, 0.7)
     decay: float = Field(0.1, gt=0.0)
     momentum: float = Field(0.9, ge=0.0, lt=1.0)
     first_weight_decay: float = Field(5e-4, ge=0.0)

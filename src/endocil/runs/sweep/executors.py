@@ -1,4 +1,4 @@
-"""The runs of a sweep on this machine, several at a time."""
+"""Where the runs of a sweep are run: on this machine, several at a time, or on a Ray cluster."""
 
 import logging
 import os
@@ -10,12 +10,24 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
-from endocil.errors import EndocilError
-from endocil.runs.sweep.plan import Planned
+from endocil.errors import ResourceError
+from endocil.runs.sweep.plan import PlannedRun
 from endocil.runs.sweep.worker import Job, Outcome, work
 
+WORKER_DEATHS = 3  # times that a run is given another Ray worker
+CONNECT_SECONDS = 5.0
+CLIENT_PORT = 10001  # of ray:// addresses without a port
 
-def default_workers(runs: Sequence[Planned]) -> int:
+
+@dataclass(frozen=True)
+class RunResources:
+    """The part of the cluster that a run takes; several runs use one GPU where each takes a fraction of it."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+
+def default_workers(runs: Sequence[PlannedRun]) -> int:
     """As many runs as have cores of their own; one where there is a GPU, which they would have to share."""
     import torch
 
@@ -26,7 +38,7 @@ def default_workers(runs: Sequence[Planned]) -> int:
     return max(1, cores // threads)
 
 
-def on_this_machine(jobs: Sequence[Job], workers: int, retries: int) -> Generator[Outcome | None, None, None]:
+def run_locally(jobs: Sequence[Job], workers: int, retries: int) -> Generator[Outcome | None, None, None]:
     """Outcomes as they come, and None from time to time. Closing the iterator stops the runs."""
     stop = threading.Event()
     with ThreadPoolExecutor(workers) as pool:
@@ -42,92 +54,81 @@ def on_this_machine(jobs: Sequence[Job], workers: int, retries: int) -> Generato
                 one.cancel()
 
 
-# The runs of a sweep on Ray: the same worker as on this machine, wherever there is room for it.
-
-DEATHS = 3  # of its Ray worker that a run survives
-ANSWER = 5.0  # seconds that a cluster has to answer in
-CLIENT_PORT = 10001  # that of ray:// addresses without one
-
-
-@dataclass(frozen=True)
-class Room:
-    """What a run takes of the cluster; several runs share a GPU where each takes a part of one."""
-
-    cpus: float = 1.0
-    gpus: float = 0.0
-
-
-def on_ray(
-    jobs: Sequence[Job], address: str, room: Room, retries: int, workers: int | None = None
+def run_on_ray(
+    jobs: Sequence[Job], address: str, resources: RunResources, retries: int, workers: int | None = None
 ) -> Generator[Outcome | None, None, None]:
     """Outcomes as they come, and None from time to time. Closing the iterator stops the runs."""
-    ray = _connected(address)
+    ray = _connect(address)
     try:
-        _refuse_too_much(ray, room)
-        task = ray.remote(work).options(num_cpus=room.cpus, num_gpus=room.gpus, max_retries=DEATHS)
-        left = deque(jobs)
+        _check_resources(ray, resources)
+        task = ray.remote(work).options(
+            num_cpus=resources.cpus, num_gpus=resources.gpus, max_retries=WORKER_DEATHS
+        )
+        waiting = deque(jobs)
         running: dict[Any, Job] = {}
-        while left or running:
-            while left and len(running) < (workers or len(jobs)):
-                job = left.popleft()
+        while waiting or running:
+            while waiting and len(running) < (workers or len(jobs)):
+                job = waiting.popleft()
                 running[task.remote(job, retries)] = job
             done, _ = ray.wait(list(running), timeout=0.5)
             for one in done:
                 yield _outcome(ray, one, running.pop(one))
             yield None
     finally:
-        ray.shutdown()  # its workers end, and with them the runs (child.py)
+        ray.shutdown()  # its workers end, and with them the runs (cli/sweep_child.py)
 
 
-def _connected(address: str) -> Any:
+def _connect(address: str) -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to anyone
     try:
         import ray  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
-        raise EndocilError("--ray needs the package ray: pip install 'endocil[ray]'") from error
+        raise ResourceError("--ray needs the package ray: pip install 'endocil[ray]'") from error
     # without an address Ray joins the cluster of this variable, or one that runs on this machine, or else starts one
-    _refuse_silent(os.environ.get("RAY_ADDRESS", address) if address == "auto" else address)
-    quiet: Any = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
+    _check_address(os.environ.get("RAY_ADDRESS", address) if address == "auto" else address)
+    options: Any = {"include_dashboard": False, "log_to_driver": False, "logging_level": logging.ERROR}
     try:
-        ray.init(address=None if address == "auto" else address, **quiet)
+        ray.init(address=None if address == "auto" else address, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise EndocilError(f"--ray {address}: {str(error).splitlines()[0]}") from error
+        raise ResourceError(f"--ray {address}: {str(error).splitlines()[0]}") from error
     return ray
 
 
-def _refuse_silent(address: str) -> None:
-    """Ray itself tries for minutes to reach an address where nobody listens."""
-    scheme, _, place = address.rpartition("://")
-    host, _, port = place.rpartition(":")
+def _check_address(address: str) -> None:
+    """Fail at once where nothing listens: Ray itself would try for minutes."""
+    scheme, _, location = address.rpartition("://")
+    host, _, port = location.rpartition(":")
     if scheme == "ray" and not port.isdigit():
-        host, port = place, str(CLIENT_PORT)
+        host, port = location, str(CLIENT_PORT)
     if not host and (scheme == "ray" or port.isdigit()):
-        raise EndocilError(f"--ray {address}: it names no machine; give HOST:PORT, ray://HOST or auto")
+        raise ResourceError(f"--ray {address}: it names no machine; give HOST:PORT, ray://HOST or auto")
     if not host or not port.isdigit():
         return  # a word such as auto or local
     try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
     except (OSError, OverflowError) as error:
-        raise EndocilError(
+        raise ResourceError(
             f"--ray {address}: nobody answers there ({error}); is Ray running, and is this its address?"
         ) from error
 
 
-def _refuse_too_much(ray: Any, room: Room) -> None:
+def _check_resources(ray: Any, resources: RunResources) -> None:
     """A run that fits on no machine would wait for ever: it cannot be spread over several."""
     machines = [one["Resources"] for one in ray.nodes() if one["Alive"]]
     sizes = sorted({(one.get("CPU", 0.0), one.get("GPU", 0.0)) for one in machines})
-    if not any(cpus >= room.cpus and gpus >= room.gpus for cpus, gpus in sizes):
-        there = ", ".join(f"{cpus:g} CPUs and {gpus:g} GPUs" for cpus, gpus in sizes)
-        raise EndocilError(
-            f"a run with --cpus-per-run {room.cpus:g} and --gpus-per-run {room.gpus:g} fits on no machine of the "
-            f"cluster (machines with {there}); ask for less"
+    if not any(cpus >= resources.cpus and gpus >= resources.gpus for cpus, gpus in sizes):
+        available = ", ".join(f"{cpus:g} CPUs and {gpus:g} GPUs" for cpus, gpus in sizes)
+        raise ResourceError(
+            f"a run with --cpus-per-run {resources.cpus:g} and --gpus-per-run {resources.gpus:g} fits on no machine "
+            f"of the cluster (machines with {available}); ask for less"
         )
 
 
 def _outcome(ray: Any, done: Any, job: Job) -> Outcome:
     try:
-        found: Outcome = ray.get(done)
+        outcome: Outcome = ray.get(done)
     except ray.exceptions.RayError as error:
-        return Outcome(job, 0.0, f"its Ray worker died {1 + DEATHS} times: {str(error).splitlines()[0]}")
-    return found
+        return Outcome(
+            job, 0.0, f"its Ray worker died {1 + WORKER_DEATHS} times: {str(error).splitlines()[0]}"
+        )
+    return outcome

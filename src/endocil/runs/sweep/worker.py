@@ -13,10 +13,10 @@ from pathlib import Path
 from endocil.io.locks import lock
 from endocil.runs.folder import RunFolder
 
-# what a run writes before settings.toml makes it a run
-BEGUN = ("split.csv", "leaks.json", "data.json", "environment.json")
+# written before settings.toml, which makes a folder a run
+FILES_BEFORE_START = ("split.csv", "leaks.json", "data.json", "environment.json")
 
-# by these torchrun and Slurm tell a process which of many it is
+# the variables by which torchrun and Slurm number the processes that they start
 LAUNCHER_PREFIXES = ("SLURM_", "TORCHELASTIC_")
 LAUNCHER_NAMES = (
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT"),
@@ -26,13 +26,13 @@ LAUNCHER_NAMES = (
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker needs to know; it may be on another machine that shares the file system."""
+    """The input of a worker, which may be on another machine with the same file system."""
 
     name: str
     folder: Path  # of the run
     settings: Path
     log: Path
-    here: Path  # the folder that relative paths in the settings start from
+    working_directory: Path  # relative paths in the settings start here
     environment: Mapping[str, str] = field(default_factory=dict)  # variables that the settings name
 
 
@@ -47,14 +47,14 @@ def work(job: Job, retries: int, stopped: Callable[[], bool] = lambda: False) ->
     """Run to the end, from the last checkpoint where there is one; a failed run is tried again."""
     began = time.monotonic()
     try:
-        error = _error(job, retries, stopped)
+        error = _run_with_retries(job, retries, stopped)
     except OSError as problem:  # a full disk, a log that cannot be written: the other runs go on
         error = f"it could not be run on {platform.node()}: {problem}"
     return Outcome(job, time.monotonic() - began, error)
 
 
-def _error(job: Job, retries: int, stopped: Callable[[], bool]) -> str:
-    """Why the run is not finished; empty where it is."""
+def _run_with_retries(job: Job, retries: int, stopped: Callable[[], bool]) -> str:
+    """Returns why the run is not finished; empty where it is."""
     if not job.settings.is_file():
         return (
             f"{job.settings} cannot be seen on {platform.node()}: the folder must be shared by all machines"
@@ -65,12 +65,12 @@ def _error(job: Job, retries: int, stopped: Callable[[], bool]) -> str:
             break
         status = _attempt(job, attempt, stopped)
     finished = status == 0 and RunFolder(job.folder).finished()
-    return "" if finished else _last_words(job.log, status)
+    return "" if finished else _last_error(job.log, status)
 
 
 def without_launcher(environment: Mapping[str, str]) -> dict[str, str]:
-    """A run is alone, whatever has started the sweep or the Ray worker: with a launcher's variables it would wait for
-    processes that nobody starts."""
+    """A run is a single process, however the sweep or the Ray worker was started: with a launcher's variables it would
+    wait for other processes."""
     return {
         name: value
         for name, value in environment.items()
@@ -89,7 +89,7 @@ def _attempt(job: Job, attempt: int, stopped: Callable[[], bool]) -> int:
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
-            cwd=job.here,
+            cwd=job.working_directory,
             env={**without_launcher(os.environ), **job.environment},
             start_new_session=True,  # Ctrl-C in the terminal comes to the sweep alone, which then ends its runs
         )
@@ -98,12 +98,12 @@ def _attempt(job: Job, attempt: int, stopped: Callable[[], bool]) -> int:
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(0.2)
         finally:
-            _end(process)
+            _stop(process)
         return process.returncode
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Closing its input tells a run to stop (child.py)."""
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """Closing its input tells a run to stop (cli/sweep_child.py)."""
     if process.stdin is not None:
         process.stdin.close()
     try:
@@ -116,7 +116,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _command(job: Job) -> list[str]:
     if (job.folder / "settings.toml").exists():
         return ["resume", str(job.folder)]
-    for name in BEGUN:  # a run that was killed before it began leaves a folder that `run` would refuse
+    for (
+        name
+    ) in FILES_BEFORE_START:  # a run that was killed before it began leaves a folder that `run` would refuse
         (job.folder / name).unlink(missing_ok=True)
     for path in job.folder.glob(".*.tmp"):
         path.unlink(missing_ok=True)
@@ -124,16 +126,16 @@ def _command(job: Job) -> list[str]:
 
 
 def _wait_until_free(folder: Path, seconds: float = 30.0) -> None:
-    """A run whose worker was killed may still be about to stop."""
-    place, deadline = folder / ".lock", time.monotonic() + seconds
-    if not place.exists():
+    """A run whose worker was killed may still be stopping."""
+    lock_file, deadline = folder / ".lock", time.monotonic() + seconds
+    if not lock_file.exists():
         return
-    with place.open("ab") as file:
+    with lock_file.open("ab") as file:
         while lock(file, wait=False) == "taken" and time.monotonic() < deadline:
             time.sleep(0.1)
 
 
-def _last_words(log: Path, status: int | None) -> str:
+def _last_error(log: Path, status: int | None) -> str:
     """The last line of a run that failed: its own error, or how its process ended."""
     if status is None:
         return "stopped before it began"
