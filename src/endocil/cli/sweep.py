@@ -215,7 +215,7 @@ def _show_results(folder: "SweepFolder", runs: "list[Planned]") -> None:
 def _show_demo(folder: "SweepFolder", runs: "list[Planned]") -> None:
     """The table, what the seeds tell apart, and the page with exemplars."""
     from endocil.cli.reports import exemplars_of
-    from endocil.reports.comparisons import told_by_seeds
+    from endocil.reports.comparisons import compared_over_seeds
     from endocil.reports.page import write_page
     from endocil.reports.tables import comparison
 
@@ -223,7 +223,7 @@ def _show_demo(folder: "SweepFolder", runs: "list[Planned]") -> None:
         return
     page = folder.path / "report.html"
     write_page(finished, page, title="endocil demo: synthetic endoscopy", gallery=exemplars_of(finished))
-    say(f"\n{comparison(finished).text()}\n{told_by_seeds(finished)}\npage: {page}")
+    say(f"\n{comparison(finished).text()}\n{compared_over_seeds(finished)}\npage: {page}")
 
 
 def _best(folder: "SweepFolder", runs: "list[Planned]", metric: str) -> Path | None:

@@ -26,10 +26,10 @@ from endocil.model.manifest import LearnedClass, Manifest, Preprocessing, Terms,
 from endocil.model.out_of_distribution import spread_of
 from endocil.model.pictures import Origin, Pictures, no_pictures
 from endocil.model.predictions import HEADS, Head
-from endocil.reports.paired_predictions import read_answers
 from endocil.runs.build import Parts, Progress, assemble
 from endocil.runs.experiments import portable
 from endocil.runs.folder import RunFolder
+from endocil.runs.paired_predictions import read_paired_predictions
 from endocil.runs.records import RunRecord, read_run
 
 SHOWN = ("acc_last", "f1_last", "acc_avg", "f1_avg", "af")
@@ -49,16 +49,16 @@ def results_of(run: RunRecord) -> dict[str, Any]:
 
 
 def _of_head(run: RunRecord, head: Head) -> dict[str, Any]:
-    (answers,) = read_answers([run], head)
-    tested = answers.tested
+    (predictions,) = read_paired_predictions([run], head)
+    tested = predictions.test_set
     shown = SHOWN if len(run.metrics["task_sizes"]) > 1 else SHOWN[:-1]  # one task cannot forget
     numbers: dict[str, Any] = {
-        metric: _with_interval(answers.measure(metric), tested.resampling(metric, RESAMPLES))
+        metric: _with_interval(predictions.measure(metric), tested.resampling(metric, RESAMPLES))
         for metric in shown
     }
     by_class = tested.resampling("f1_last", RESAMPLES)
     numbers["recall"] = {
-        name: _recall(answers.accuracy_of(tested.labels == label), by_class, tested.labels == label)
+        name: _recall(predictions.accuracy_on(tested.labels == label), by_class, tested.labels == label)
         for label, name in enumerate(tested.classes)
     }
     return numbers

@@ -139,6 +139,8 @@ STYLE: dict[Any, Any] = {
     "text.parse_math": False,
     "pdf.fonttype": 42,  # letters stay letters
     "hatch.linewidth": 0.5,
+    "svg.hashsalt": "endocil",  # the same identifiers each time
+    "svg.fonttype": "none",  # letters stay letters
 }
 
 
@@ -246,8 +248,9 @@ def whole_numbers(axis: Axes, which: str = "x") -> None:
 
 
 def write_figure(figure: Figure, path: Path, dpi: int) -> None:
-    """As PNG or PDF, by the path's ending, without a date."""
-    metadata = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": "endocil"}
+    """As PNG, PDF or SVG, by the path's ending, without a date."""
+    dateless = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+    metadata = dateless.get(path.suffix, {"Software": "endocil"})
     content = io.BytesIO()
     figure.savefig(content, format=path.suffix[1:], dpi=dpi, metadata=metadata)
     write_atomically(path, content.getvalue())

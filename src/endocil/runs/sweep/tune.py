@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from endocil.errors import EndocilError
+from endocil.io.tables import Cell, Column, Table, spread
 from endocil.methods import method_class
 from endocil.metrics.metrics import METRICS
-from endocil.reports.tables import Cell, Column, Table, spread
 from endocil.runs.experiments import flat, written
 from endocil.runs.records import RunRecord
 from endocil.runs.settings import Settings, load_settings
