@@ -159,7 +159,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 def ranks(scores: Floats) -> Floats:
     """(data sets, methods) scores -> rank of each method on each data set, 1 the highest; ties share a mean rank."""
-    from scipy.stats import rankdata  # type: ignore[import-untyped]
+    from scipy.stats import rankdata
 
     return np.asarray(rankdata(-scores, axis=1), dtype=np.float64)
 
@@ -168,7 +168,7 @@ def friedman(scores: Floats) -> tuple[float, float]:
     """Friedman's chi-squared of (data sets, methods) scores, corrected for ties, and its p; NaN if all are tied.
 
     scipy's own function refuses two methods, so only the tail is taken from there."""
-    from scipy.stats import chi2  # type: ignore[import-untyped]
+    from scipy.stats import chi2
 
     (n, k), each = scores.shape, ranks(scores)
     variation = float(np.sum((each - (k + 1) / 2) ** 2))
@@ -180,14 +180,14 @@ def friedman(scores: Floats) -> tuple[float, float]:
 
 def t_quantile(freedom: int, level: float = LEVEL) -> float:
     """t with P(-t < T < t) = level."""
-    from scipy.stats import t  # type: ignore[import-untyped]
+    from scipy.stats import t
 
     return float(t.ppf((1 + level) / 2, freedom))
 
 
 def paired_t_p(differences: Sequence[float]) -> float:
     """Two-sided t test of paired differences: is their mean 0? One difference alone, or nothing but zeros: 1."""
-    from scipy.stats import ttest_1samp  # type: ignore[import-untyped]
+    from scipy.stats import ttest_1samp
 
     if len(differences) < 2 or not any(differences):
         return 1.0

@@ -33,11 +33,15 @@ Entries = Group[Entry]
 
 
 def section(settings: Json) -> str:
-    """The data set with its split, and what all rows below it share: image size, network width and epochs."""
+    """The data set with its split, and what all rows below it share."""
+    return ": ".join(filter(None, [split_title(settings), shared_budget(settings)]))
+
+
+def shared_budget(settings: Json) -> str:
+    """Image size, network width and epochs."""
     values = flat(settings)
     shared = (("data.size", "{} px"), ("network.width", "width {}"), ("train.epochs", "{} epochs per task"))
-    texts = [text.format(values[key]) for key, text in shared if key in values]
-    return ": ".join(filter(None, [split_title(settings), ", ".join(texts)]))
+    return ", ".join(text.format(values[key]) for key, text in shared if key in values)
 
 
 def ledger_table(entries: Sequence[Entry]) -> Table:
@@ -208,7 +212,7 @@ def _without_components(group: Entries) -> str:
 
 def _labels_without_components(ablated: Sequence[Entries]) -> dict[int, str]:
     """By the identity of a group: the ticks show the components, so the label shows what differs besides them."""
-    labels = {}
+    labels: dict[int, str] = {}
     for name in set(_sections(ablated)):
         members = [group for group in ablated if section(group.first.settings) == name]
         components = {key for _, key, *_ in ABLATION}

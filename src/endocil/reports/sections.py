@@ -6,6 +6,7 @@ from typing import Any
 
 from endocil.data.leaks import RATES
 from endocil.html.markup import details, escaped, number, plain_table, result_table, subscripted
+from endocil.io.tables import Table
 from endocil.metrics.metrics import METRICS
 from endocil.reports import averages
 from endocil.reports.averages import HEAD, Runs
@@ -20,7 +21,7 @@ from endocil.reports.comparisons import (
 )
 from endocil.reports.method_section import heat_table
 from endocil.reports.ranking import Ranking, findings, metric
-from endocil.reports.tables import TITLES, Table, comparison
+from endocil.reports.tables import TITLES, comparison
 from endocil.runs.experiments import differing, flat, portable, written
 from endocil.runs.records import RunRecord
 

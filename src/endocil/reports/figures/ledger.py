@@ -3,16 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from matplotlib.figure import Figure
 
 from endocil.errors import SettingsError
-from endocil.reports.averages import HEAD
 from endocil.reports.figures.style import COLOURS, fit, new_figure, styled, write_figure
 from endocil.reports.ledger import Entry
-from endocil.reports.ledger_tables import section
+from endocil.reports.ledger_tables import section, shared_budget
 from endocil.reports.tables import metric_cells
-from endocil.runs.experiments import Group, groups
+from endocil.runs.experiments import Group, groups, split_title
 
 METRIC = 0  # Acc_last, the first of the table's metrics
 SUFFIXES = (".svg", ".png", ".pdf")
@@ -30,7 +28,7 @@ def write_ledger_plot(entries: Sequence[Entry], path: Path, dpi: int = 110) -> N
 
 
 def ledger_figure(entries: Sequence[Entry]) -> Figure:
-    """Methods from the lowest mean at the bottom; a point for each seed beside the mean with its spread."""
+    """Methods with the highest mean at the top. A budget that all panels share is named once, below them."""
     panels: dict[str, list[Group[Entry]]] = {}
     for group in groups(entries, section):
         panels.setdefault(section(group.first.settings), []).append(group)
@@ -39,6 +37,7 @@ def ledger_figure(entries: Sequence[Entry]) -> Figure:
         raise SettingsError(f"the ledger has no data set with {FEWEST} methods to draw")
     names = sorted(panels, key=lambda name: (-len(panels[name]), name))
     rows = [len(panels[name]) for name in names]
+    budgets = {shared_budget(panels[name][0].first.settings) for name in names}
     figure = new_figure(6.4, 0.21 * sum(rows) + 0.62 * len(rows))
     axes = figure.subplots(len(rows), 1, squeeze=False, sharex=True, height_ratios=rows)[:, 0]
     for axis, name in zip(axes, names, strict=True):
@@ -47,18 +46,18 @@ def ledger_figure(entries: Sequence[Entry]) -> Figure:
             cell = metric_cells(group)[METRIC]
             if cell is None:
                 continue
-            seeds = [result.metrics[HEAD]["acc_last"] for result in group.results]
             colour = COLOURS[0] if group.incremental else "#777777"
-            axis.plot(seeds, np.full(len(seeds), y), "|", color=colour, markersize=7, alpha=0.55)
             axis.errorbar(
                 cell.mean, y, xerr=cell.deviation, fmt="o", color=colour, markersize=4.5, capsize=2.5
             )
         labels = [one.label if one.incremental else f"{one.label} (all classes at once)" for one in members]
         axis.set_yticks(range(len(members)), labels)
-        axis.set(title=name, xlim=(0, 100), ylim=(-0.7, len(members) - 0.3))
+        title = name if len(budgets) > 1 else split_title(members[0].first.settings)
+        axis.set(title=title, xlim=(0, 100), ylim=(-0.7, len(members) - 0.3))
         axis.tick_params(axis="y", length=0)
         axis.grid(axis="x")
-    axes[-1].set_xlabel("Acc_last (%): mean ± standard deviation over seeds; a tick for each seed")
+    shared = f" ({budgets.pop()})" if len(budgets) == 1 else ""
+    axes[-1].set_xlabel(f"Acc_last in percent, mean ± standard deviation over seeds{shared}")
     return figure
 
 

@@ -1,4 +1,4 @@
-"""What figures are drawn from: finished runs, put together by their data and by experiment."""
+"""What figures are drawn from: finished runs, grouped by their data and by experiment."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from endocil.runs.experiments import Group, groups, identity, split_label
+from endocil.runs.experiments import Group, groups, identity, split_title
 from endocil.runs.records import RunRecord
 
 Gallery = Mapping[str, Sequence[NDArray[np.uint8]]]  # class -> pixels of its exemplars, first choice first
@@ -37,8 +37,7 @@ class Material:
         budgets = {_budget(run.settings) for run in self.runs}
 
         def place(settings: Mapping[str, Any]) -> str:
-            told = f", {_budget(settings)}" if len(budgets) > 1 else ""
-            return split_label(settings) + told
+            return split_title(settings) + (f", {_budget(settings)}" if len(budgets) > 1 else "")
 
         found: dict[str, list[Experiment]] = {}
         for group in groups(self.runs, place):
@@ -53,7 +52,7 @@ class Material:
 
     @property
     def incremental(self) -> dict[str, list[Experiment]]:
-        """Without the experiments of one task, which have nothing to tell about later ones."""
+        """Without the experiments of one task, which have no later ones."""
         found = {
             name: [group for group in members if group.incremental] for name, members in self.panels.items()
         }

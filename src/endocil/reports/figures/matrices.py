@@ -53,7 +53,7 @@ def confusion_figure(title: str, classes: Sequence[str], shares: Sequence[Floats
         _write_numbers(
             axis, np.where(np.round(matrix) == 0, np.nan, matrix), min(6.5, 28 * side / len(classes))
         )
-        axis.set_title(f"after task {task}")
+        axis.set_title(f"after task {task + 1}")
         axis.set_xticks(range(len(classes)), [str(i) for i in range(len(classes))], fontsize=5.5)
         _class_ticks(axis, classes, left)
         axis.set(xlabel="predicted class", ylabel="true class" if left else "")
@@ -75,7 +75,7 @@ def draw_forgetting(material: Material) -> Drawings:
 
 
 def forgetting_figure(matrices: Mapping[str, Floats]) -> Figure:
-    """Down: what was learned; across: what was asked. Numbers are percent, a column falls as its task is forgotten."""
+    """Down: after which task; across: on the images of which task. A column falls as its task is forgotten."""
     size = max(len(matrix) for matrix in matrices.values())
     side = max(1.2, 0.3 * size)
     figure, axes = small_multiples(len(matrices), width=side + 0.3, height=side + 0.55, more_width=BAR)
@@ -83,8 +83,8 @@ def forgetting_figure(matrices: Mapping[str, Floats]) -> Figure:
         image = _squares(axis, matrix)
         _write_numbers(axis, matrix, 6.5)
         axis.set(title=label, xlabel="images of task", ylabel="after task" if left else "")
-        axis.set_xticks(range(len(matrix)))
-        axis.set_yticks(range(len(matrix)))
+        axis.set_xticks(range(len(matrix)), range(1, len(matrix) + 1))
+        axis.set_yticks(range(len(matrix)), range(1, len(matrix) + 1))
     figure.colorbar(image, ax=axes, label="accuracy (%)", shrink=0.6, pad=0.02)
     return figure
 
@@ -120,7 +120,7 @@ def recall_figure(classes: Sequence[str], recalls: Mapping[str, Floats]) -> Figu
         image = _squares(axis, matrix)
         _write_numbers(axis, matrix, 5.0)
         axis.set(title=label, xlabel="after task")
-        axis.set_xticks(range(tasks))
+        axis.set_xticks(range(tasks), range(1, tasks + 1))
         _class_ticks(axis, classes, left)
     figure.colorbar(image, ax=axes, label="recall (%)", shrink=0.6, pad=0.02)
     return figure
@@ -147,5 +147,5 @@ def _write_numbers(axis: Axes, matrix: Floats, size: float) -> None:
     for (row, column), value in np.ndenumerate(matrix):
         if np.isfinite(value):
             colour = "black" if light[row, column] else "white"
-            told = axis.text(column, row, f"{value:.0f}", ha="center", va="center", color=colour)
-            told.set(fontsize=size, in_layout=False)  # inside the axes: no room to make
+            text = axis.text(column, row, f"{value:.0f}", ha="center", va="center", color=colour)
+            text.set(fontsize=size, in_layout=False)  # inside the axes: no room to make
