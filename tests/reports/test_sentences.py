@@ -124,8 +124,8 @@ def test_what_differs_by_far_more_than_the_seeds_spread_is_significant(
         for seed, value in enumerate(values)
     ]
     assert compared_over_seeds(runs) == (
-        "Significant differences in Acc_last over 3 seeds (paired t test, p < 0.05 after Holm's correction for 6 pairs): "
-        "Finetune below EndoCIL, iCaRL and JointTrain; EndoCIL below JointTrain; iCaRL below JointTrain. "
+        "Significant differences in Acc_last over 3 seeds (paired t test, p < 0.05 after Holm's correction for 6 "
+        "pairs): Finetune below EndoCIL, iCaRL and JointTrain; EndoCIL below JointTrain; iCaRL below JointTrain. "
         "Not significant: EndoCIL and iCaRL."
     )
     first = [run for run in runs if run.settings["seed"] == 0 and run.settings["method"]["name"] != "joint"]

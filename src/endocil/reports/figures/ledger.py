@@ -56,7 +56,7 @@ def ledger_figure(entries: Sequence[Entry]) -> Figure:
         axis.set(title=title, xlim=(0, 100), ylim=(-0.7, len(members) - 0.3))
         axis.tick_params(axis="y", length=0)
         axis.grid(axis="x")
-    shared = f" ({budgets.pop()})" if len(budgets) == 1 else ""
+    shared = f"\n({budgets.pop()})" if len(budgets) == 1 else ""
     axes[-1].set_xlabel(f"Acc_last in percent, mean ± standard deviation over seeds{shared}")
     return figure
 
