@@ -177,8 +177,8 @@ def _place(
 
 
 SECTIONS = ("data.", "scenario.", "network.", "train.")
-# Where images lie, which the paper's split took (it tells no seed), what changes no result by intent, and what is
-# compared by what came of it.
+# Not compared: where images are stored, the seed of the split (the paper gives none), settings that do not change
+# results, and the increments, of which the resulting task sizes are compared.
 FREE = frozenset(
     {
         "data.name",

@@ -125,7 +125,8 @@ def test_sections_are_named_once_above_their_rows() -> None:
     table = Table("", COLUMNS, rows, ("x", "x", "y"), ("One", "One", "Two"))
     assert table.markdown().splitlines() == [
         "**One**", "", "| Method | Acc | AF |", "|:---|---:|---:|", f"| a | 1.00 | {DASH} |",
-        f"| b | **2.00** | {DASH} |", "", "**Two**", "", "| Method | Acc | AF |", "|:---|---:|---:|", f"| c | 3.00 | {DASH} |",
+        f"| b | **2.00** | {DASH} |", "", "**Two**", "", "| Method | Acc | AF |", "|:---|---:|---:|",
+        f"| c | 3.00 | {DASH} |",
     ]  # fmt: skip
     assert [line for line in table.text().splitlines() if line in ("One", "Two")] == ["One", "Two"]
     assert [row["section"] for row in csv.DictReader(io.StringIO(table.csv()))] == ["One", "One", "Two"]

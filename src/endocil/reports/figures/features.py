@@ -66,14 +66,14 @@ class FixedFeatures:
 
 def fixed_features(material: Material) -> list[FixedFeatures]:
     """Of each data the first run that has kept its features."""
-    found = []
+    every = []
     for panel, members in material.panels.items():
         kept = next(((group, run) for group in members for run in group.results if _files(run)), None)
         if kept:
-            found.append(_read(panel, *kept))
-    if not found:
+            every.append(_read(panel, *kept))
+    if not every:
         raise NotDrawnError(NEEDED)
-    return found
+    return every
 
 
 def _files(run: RunRecord) -> tuple[Path, Path] | None:
@@ -164,8 +164,8 @@ def prefix_mmd2(
         inside = matrix.between(indices, indices).cumsum(0).cumsum(1).diagonal()  # of the first k, with these
         across = means[indices].cumsum(0)
         k = torch.arange(1, len(indices) + 1, dtype=torch.float64)
-        found = means.mean() + inside / k**2 - 2.0 * across / k
-    return np.asarray(found.clamp_min(0.0).numpy(), dtype=np.float64)
+        mmd2 = means.mean() + inside / k**2 - 2.0 * across / k
+    return np.asarray(mmd2.clamp_min(0.0).numpy(), dtype=np.float64)
 
 
 def discrepancy_figure(title: str, races: Mapping[str, Race]) -> Figure:

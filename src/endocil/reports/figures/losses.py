@@ -40,12 +40,12 @@ SMALLEST = 1e-4  # losses below it have the same colour
 
 def draw(material: Material) -> Drawings:
     """One figure for each two experiments that differ in the loss alone."""
-    found = False
+    drawn = False
     for panel, members in material.incremental.items():
         for family in families(members, {"method.loss"}):
             maps = {loss: mean_map(group) for group in family if (loss := loss_of(group))}
             if set(maps) == set(LOSSES):
-                found = True
+                drawn = True
                 first = family[0]
                 task = last_task(first.first)
                 figure = loss_figure(
@@ -54,7 +54,7 @@ def draw(material: Material) -> Drawings:
                     new=first.first.metrics["task_sizes"][-1],
                 )
                 yield material.suffix(panel, _without_loss(first)), figure
-    if not found:
+    if not drawn:
         raise NotDrawnError(NEEDED)
 
 
@@ -128,18 +128,18 @@ class Trace:
 
 def draw_gradients(material: Material) -> Drawings:
     """One figure for each base to which CFG was added, alone and with PRCBL."""
-    found = False
+    drawn = False
     for panel, members in material.incremental.items():
         for family in families(members, {"method.loss", "method.gradients"}):
             shown = {_components(group): group for group in family if _seeds(group, GRADIENT, last=True)}
             if set(shown) >= BOTH_CALIBRATED:
-                found = True
+                drawn = True
                 run = family[0].first
                 suffix = material.suffix(panel, str(run.settings["memory"].get("select")))
                 title = f"task {last_task(run) + 1}, {panel}"
                 trace = Trace(_gradient_curves(shown), rate_changes(epochs_of(run, last_task(run))))
                 yield suffix, trace_figure({title: trace}, "norm of the classifier's gradient")
-    if not found:
+    if not drawn:
         raise NotDrawnError(GRADIENTS_NEEDED)
 
 
@@ -150,9 +150,9 @@ def _components(group: Experiment) -> str:
 
 def _seeds(group: Experiment, name: str, *, last: bool) -> list[Floats] | None:
     """What each seed has measured, in the last task or in all; None unless all of them have."""
-    found = [measured(run, name, last_task(run) if last else None) for run in group.results]
-    known = [values for values in found if values is not None]
-    return known if len(known) == len(found) else None
+    per_seed = [measured(run, name, last_task(run) if last else None) for run in group.results]
+    known = [values for values in per_seed if values is not None]
+    return known if len(known) == len(per_seed) else None
 
 
 def _gradient_curves(shown: Mapping[str, Experiment]) -> list[Curve]:
@@ -183,7 +183,7 @@ def draw_gamma(material: Material) -> Drawings:
 
 def draw_weight_norms(material: Material) -> Drawings:
     """One figure for the experiments of the same data: for each a line for the classes of each task."""
-    found = False
+    drawn = False
     for panel, members in material.panels.items():
         traces = {
             group.label: Trace(norms_by_task(group), _between(group))
@@ -191,10 +191,10 @@ def draw_weight_norms(material: Material) -> Drawings:
             if row_norms(group.first) is not None
         }
         if traces:
-            found = True
+            drawn = True
             figure = trace_figure(traces, "mean norm of rows", over="task", log=False, small=True)
             yield material.suffix(panel), figure
-    if not found:
+    if not drawn:
         raise NotDrawnError("needs runs of this version: earlier ones did not record weight_norms")
 
 

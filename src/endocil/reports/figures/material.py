@@ -39,10 +39,10 @@ class Material:
         def place(settings: Mapping[str, Any]) -> str:
             return split_title(settings) + (f", {_budget(settings)}" if len(budgets) > 1 else "")
 
-        found: dict[str, list[Experiment]] = {}
+        panels: dict[str, list[Experiment]] = {}
         for group in groups(self.runs, place):
-            found.setdefault(place(group.first.settings), []).append(group)
-        return found
+            panels.setdefault(place(group.first.settings), []).append(group)
+        return panels
 
     @cached_property
     def styles(self) -> dict[str, int]:
@@ -53,13 +53,13 @@ class Material:
     @property
     def incremental(self) -> dict[str, list[Experiment]]:
         """Without the experiments of one task, which have no later ones."""
-        found = {
+        panels = {
             name: [group for group in members if group.incremental] for name, members in self.panels.items()
         }
-        found = {name: members for name, members in found.items() if members}
-        if not found:
+        panels = {name: members for name, members in panels.items() if members}
+        if not panels:
             raise NotDrawnError("needs a run of more than one task")
-        return found
+        return panels
 
     def suffix(self, panel: str, label: str = "") -> str:
         """What tells the file of this data and this experiment from the others."""
@@ -73,15 +73,15 @@ def _budget(settings: Mapping[str, Any]) -> str:
 
 def families(members: Sequence[Experiment], free: Collection[str]) -> list[list[Experiment]]:
     """Experiments that differ in these settings alone together, in order of appearance."""
-    found: dict[str, list[Experiment]] = {}
+    by_settings: dict[str, list[Experiment]] = {}
     for group in members:
         fixed = {
             key: value
             for key, value in identity(group.first.settings).items()
             if key not in free and key != "seed"
         }
-        found.setdefault(repr(sorted(fixed.items())), []).append(group)
-    return list(found.values())
+        by_settings.setdefault(repr(sorted(fixed.items())), []).append(group)
+    return list(by_settings.values())
 
 
 def alike(group: Experiment) -> list[RunRecord]:

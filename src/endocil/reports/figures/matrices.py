@@ -32,15 +32,15 @@ def confusion_shares(group: Experiment) -> list[Floats]:
     NaN where a class was not there yet, or has no test images."""
     runs = alike(group)
     n = len(group.first.metrics["classes"])
-    found = []
+    by_task = []
     for task in range(len(group.first.metrics["task_sizes"])):
         counts = sum(numbers(run.metrics["softmax"]["confusions"][task]) for run in runs)
         shares = np.full((n, n), np.nan)
         images = np.asarray(counts).sum(axis=1, keepdims=True)
         seen = len(images)
         shares[:seen, :seen] = 100.0 * counts / np.where(images == 0, np.nan, images)
-        found.append(shares)
-    return found
+        by_task.append(shares)
+    return by_task
 
 
 def confusion_figure(title: str, classes: Sequence[str], shares: Sequence[Floats]) -> Figure:
@@ -83,8 +83,8 @@ def forgetting_figure(matrices: Mapping[str, Floats]) -> Figure:
         image = _squares(axis, matrix)
         _write_numbers(axis, matrix, 6.5)
         axis.set(title=label, xlabel="images of task", ylabel="after task" if left else "")
-        axis.set_xticks(range(len(matrix)), range(1, len(matrix) + 1))
-        axis.set_yticks(range(len(matrix)), range(1, len(matrix) + 1))
+        axis.set_xticks(range(len(matrix)), _task_numbers(len(matrix)))
+        axis.set_yticks(range(len(matrix)), _task_numbers(len(matrix)))
     figure.colorbar(image, ax=axes, label="accuracy (%)", shrink=0.6, pad=0.02)
     return figure
 
@@ -100,11 +100,11 @@ def draw_recalls(material: Material) -> Drawings:
 def recalls_over_tasks(group: Experiment) -> Floats:
     """Recall in percent of each class after each task, mean over seeds, (C, T); NaN before it was learned."""
     classes = group.first.metrics["classes"]
-    found = [
+    recalls = [
         [[after.get(name) for after in run.metrics["softmax"]["per_class_over_tasks"]] for name in classes]
         for run in alike(group)
     ]
-    return np.asarray(numbers(found).mean(axis=0), dtype=np.float64)
+    return np.asarray(numbers(recalls).mean(axis=0), dtype=np.float64)
 
 
 def recall_figure(classes: Sequence[str], recalls: Mapping[str, Floats]) -> Figure:
@@ -120,7 +120,7 @@ def recall_figure(classes: Sequence[str], recalls: Mapping[str, Floats]) -> Figu
         image = _squares(axis, matrix)
         _write_numbers(axis, matrix, 5.0)
         axis.set(title=label, xlabel="after task")
-        axis.set_xticks(range(tasks), range(1, tasks + 1))
+        axis.set_xticks(range(tasks), _task_numbers(tasks))
         _class_ticks(axis, classes, left)
     figure.colorbar(image, ax=axes, label="recall (%)", shrink=0.6, pad=0.02)
     return figure
@@ -132,6 +132,11 @@ def _squares(axis: Axes, matrix: Floats, colours: str = MAP) -> AxesImage:
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
     return axis.imshow(matrix, cmap=colours, vmin=0, vmax=100, aspect="auto")
+
+
+def _task_numbers(n: int) -> list[str]:
+    """People count tasks from 1."""
+    return [str(task) for task in range(1, n + 1)]
 
 
 def _class_ticks(axis: Axes, classes: Sequence[str], named: bool) -> None:

@@ -33,13 +33,13 @@ class Reliability:
 
 
 def draw(material: Material) -> Drawings:
-    found = False
+    drawn = False
     for panel, members in material.panels.items():
         known = {group.label: of_experiment(group) for group in members if _all_there(group)}
         if known:
-            found = True
+            drawn = True
             yield material.suffix(panel), calibration_figure(known)
-    if not found:
+    if not drawn:
         raise NotDrawnError("needs runs with their predictions/ folder")
 
 
@@ -82,9 +82,9 @@ def reliability(confidence: Floats, right: NDArray[np.bool_]) -> Reliability:
     )
 
 
-def calibration_figure(found: Mapping[str, Reliability]) -> Figure:
-    figure, axes = small_multiples(len(found), width=2.0, height=2.3)
-    for axis, (label, one), left in zip(axes, found.items(), first_of_row(axes), strict=True):
+def calibration_figure(by_label: Mapping[str, Reliability]) -> Figure:
+    figure, axes = small_multiples(len(by_label), width=2.0, height=2.3)
+    for axis, (label, one), left in zip(axes, by_label.items(), first_of_row(axes), strict=True):
         places = (np.arange(BINS) + 0.5) / BINS
         axis.bar(places, one.images / one.images.sum(), 1 / BINS, color="#d9d9d9", edgecolor="white")
         axis.plot([0, 1], [0, 1], color="#999999", linestyle=":", linewidth=0.8)
