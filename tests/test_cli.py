@@ -292,7 +292,7 @@ def test_a_run_goes_into_the_ledger_once_and_its_tables_into_a_page(settings: Pa
     assert "added" in changed.stdout, changed.stderr
     assert "EndoCIL (beta=0.5)" in endocil("ledger", "table", "--ledger", ledger).stdout
     own = endocil("ledger", "table", "--ledger", ledger, "--which", "methods").stdout
-    assert "| endocil |" in own
+    assert "| EndoCIL |" in own
     assert "beta" not in own
     page = tmp_path / "page.md"
     page.write_text("<!-- ledger:runs -->\n<!-- /ledger -->\n<!-- ledger:ablation -->\n<!-- /ledger -->\n")

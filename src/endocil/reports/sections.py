@@ -21,7 +21,7 @@ from endocil.reports.comparisons import (
 )
 from endocil.reports.method_section import heat_table
 from endocil.reports.ranking import Ranking, findings, metric
-from endocil.reports.tables import TITLES, comparison
+from endocil.reports.tables import TITLES, budgets_of, comparison
 from endocil.runs.experiments import differing, flat, portable, written
 from endocil.runs.records import RunRecord
 
@@ -69,9 +69,11 @@ def _further(groups: Sequence[Runs]) -> str:
 def verdicts(groups: Sequence[Runs], found: Ranking | None) -> str:
     """Every method against the best: accuracy after the last task in the open, the other columns below it."""
     if found is None:
-        several = len([group for group in groups if group.incremental]) > 1
+        learners = [group for group in groups if group.incremental]
         why = "the predictions are not beside the runs, or are of different images"
-        return f"<p>The differences were not tested: {why}.</p>" if several else ""
+        if items := budgets_of(learners).items:
+            why = f"the runs differ in their budget ({items})"
+        return f"<p>The differences were not tested: {why}.</p>" if len(learners) > 1 else ""
     best = escaped(found.best.label)
     note = (
         f"<p>The others are compared with {best} because it did best on these very images. That favours it a "
