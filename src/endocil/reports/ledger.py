@@ -15,7 +15,16 @@ from endocil.errors import EndocilError, FileFormatError
 from endocil.io.files import write_atomically
 from endocil.io.tables import Table
 from endocil.methods import method_class
-from endocil.runs.experiments import digest, evaluated_part, flat, identity, last_name, portable
+from endocil.runs.experiments import (
+    digest,
+    evaluated_part,
+    flat,
+    identity,
+    label,
+    last_name,
+    method_title,
+    portable,
+)
 from endocil.runs.records import Complete, Json, RunRecord, completed, read_run
 
 LEDGER = Path("docs/results")
@@ -119,6 +128,7 @@ def ledger_name(settings: Mapping[str, Any]) -> str:
     data, method = (str(settings[section]["name"]).rpartition(":")[2] for section in ("data", "method"))
     folder = last_name(settings["data"].get("root") or data)
     data = data if folder == data else f"{data} {folder}"
+    method += label(settings).removeprefix(method_title(settings["method"]["name"]))  # "(evaluate=student)"
     parts = [data, method, *components, f"b{buffer}", f"s{settings['seed']}"]
     return "-".join([*map(_plain, parts), digest(settings)]) + ".json"
 
