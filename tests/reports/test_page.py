@@ -156,7 +156,7 @@ def test_the_page_shows_the_numbers_of_every_run(tmp_path: Path, make_run: MakeR
         "0.0123",
         "1.467",
         "Four methods",
-        "One seed:",
+        "One seed only:",
         "not for clinical use",
         "train.epochs",
         "torch",
