@@ -58,7 +58,7 @@ def test_tables_comparisons_and_what_is_published_count_them_together(
     table = _command("table", *two_versions, "--format", "csv").stdout
     assert [row["method"] for row in csv.DictReader(table.splitlines())] == ["iCaRL"]
     refused = _command("versus", *two_versions)
-    assert "nothing to compare with icarl" in str(refused.exception)
+    assert "nothing to compare with iCaRL" in str(refused.exception)
     assert _command("publish", *two_versions, "--no-figures", "-o", tmp_path / "out").exit_code == 0
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert "iCaRL learned the 14 classes" in page
