@@ -8,29 +8,29 @@ from endocil.io.files import write_atomically
 from endocil.reports.ledger import read_ledger, uses_method_defaults
 from endocil.runs.records import completed
 from endocil.settings.settings import load_settings
-from reproduction.ledger_page import reproduction
+from reproduction.page import results_page
 from reproduction.paper import paper, places
 
 
 def page(ledger: Path) -> str:
-    """What was run at which scale, and what it says about the paper's numbers and claims."""
+    """The ledger's results beside the paper's numbers and claims, as Markdown."""
     entries = read_ledger(ledger, complete=completed)
     ablation = partial(uses_method_defaults, components=True)
     presets = {data: completed(load_settings(data)) for data in paper()["data"]}
-    return reproduction(places(entries, uses_method_defaults, ablation, presets))
+    return results_page(places(entries, uses_method_defaults, ablation, presets))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m reproduction", description=__doc__)
     parser.add_argument("--ledger", type=Path, default=Path("docs/results"), help="Folder of the ledger.")
     parser.add_argument("-o", "--output", type=Path, help="Write into this file; standard output otherwise.")
-    given = parser.parse_args()
-    text = page(given.ledger)
-    if given.output is None:
+    options = parser.parse_args()
+    text = page(options.ledger)
+    if options.output is None:
         print(text, end="")
     else:
-        write_atomically(given.output, text)
-        print(f"wrote {given.output}")
+        write_atomically(options.output, text)
+        print(f"wrote {options.output}")
 
 
 if __name__ == "__main__":

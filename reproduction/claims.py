@@ -1,4 +1,4 @@
-"""The paper's claims one by one, and what the ledger says about each.
+"""The paper's claims one by one, judged by the runs of the ledger.
 
 The ledger keeps no predictions, so differences are judged over the seeds that both experiments share: mean and 95 %
 t interval of the differences. `endocil versus` on run folders judges by test images, too.
@@ -13,10 +13,11 @@ from endocil.metrics.statistics import LEVEL, t_quantile
 from endocil.reports.ledger import Entry
 from endocil.reports.ledger_tables import Entries
 from endocil.reports.tables import LOWER_IS_BETTER, TITLES
-from reproduction.paper import Json, Place, paper
+from endocil.runs.experiments import method_title
+from reproduction.paper import Json, Place, component_names, paper
 
-HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be said"
-NAMED = {**TITLES, "balanced_last": "Balanced accuracy after the last task"}  # what claims are about
+HOLDS, FAILS, OPEN = "holds", "does not hold", "undecided"
+METRIC_TITLES = {**TITLES, "balanced_last": "Balanced accuracy after the last task"}
 Value = Callable[[Entry], float]
 
 
@@ -24,7 +25,7 @@ Value = Callable[[Entry], float]
 class Gap:
     """How much one experiment is better than another, over the seeds they share; above 0 it is better."""
 
-    what: str
+    title: str
     differences: tuple[float, ...]
 
     @property
@@ -32,33 +33,30 @@ class Gap:
         return statistics.fmean(self.differences)
 
     def half(self, level: float = LEVEL) -> float:
-        """Half of the t interval; endless for one seed."""
+        """Half of the t interval; infinite for one seed."""
         n = len(self.differences)
         if n < 2:
             return math.inf
         return t_quantile(n - 1, level) * statistics.stdev(self.differences) / math.sqrt(n)
 
-    def __str__(self) -> str:
-        return self.told()
-
-    def told(self, level: float = LEVEL) -> str:
+    def text(self, level: float = LEVEL) -> str:
         n = len(self.differences)
-        told = "one seed" if n == 1 else f"± {self.half(level):.1f} over {n} seeds"
-        return f"{self.what} {round(self.mean, 1) + 0.0:+.1f} ({told})"
+        spread = "one seed" if n == 1 else f"± {self.half(level):.1f} over {n} seeds"
+        return f"{self.title} {round(self.mean, 1) + 0.0:+.1f} ({spread})"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one place of the ledger says about a claim."""
+    """A claim judged by the runs of one place of the ledger."""
 
     verdict: str
-    why: str
+    reason: str
     run: bool = True
 
 
 def claims() -> Sequence[Json]:
-    found: Sequence[Json] = paper()["claims"]
-    return found
+    stored: Sequence[Json] = paper()["claims"]
+    return stored
 
 
 def finding(claim: Json, place: Place) -> Finding:
@@ -67,17 +65,17 @@ def finding(claim: Json, place: Place) -> Finding:
     return check[claim["kind"]](claim, place)
 
 
-def _gap(what: str, one: Entries, other: Entries, value: Value, lower: bool = False) -> Gap | None:
+def _gap(title: str, one: Entries, other: Entries, value: Value, lower: bool = False) -> Gap | None:
     by_seed = {entry.settings["seed"]: value(entry) for entry in other.results}
     shared = [(value(entry), by_seed[s]) for entry in one.results if (s := entry.settings["seed"]) in by_seed]
     differences = tuple(b - a if lower else a - b for a, b in shared)
-    return Gap(what, differences) if differences else None
+    return Gap(title, differences) if differences else None
 
 
 def _values(claim: Json, place: Place) -> list[tuple[str, Value, bool]]:
-    """What the claim is about: metrics, or the accuracy after some tasks, counted from 1."""
+    """The numbers of a claim: metrics, or the accuracy after some tasks, counted from 1."""
     if "metrics" in claim:
-        return [(NAMED[m], _metric(m), m in LOWER_IS_BETTER) for m in claim["metrics"]]
+        return [(METRIC_TITLES[m], _metric(m), m in LOWER_IS_BETTER) for m in claim["metrics"]]
     known = max(len(one.first.metrics["task_sizes"]) for one in place.methods)
     tasks = range(1, known + 1) if claim["tasks"] == "all" else claim["tasks"]
     return [(f"after task {t}", _after(t), False) for t in tasks if t <= known]
@@ -98,8 +96,8 @@ def _leads(claim: Json, place: Place) -> Finding:
         return _not_run(claim, own is None)
     missing = _missing(place, claim)
     gaps = _known(
-        _gap(f"{what} against {rival.label}", own, rival, value, lower)
-        for what, value, lower in _values(claim, place)
+        _gap(f"{title} against {rival.label}", own, rival, value, lower)
+        for title, value, lower in _values(claim, place)
         for rival in rivals
     )
     return _all_ahead(gaps, missing)
@@ -109,7 +107,7 @@ def _ahead(claim: Json, place: Place) -> Finding:
     one, other = (place.method(claim[key], claim["buffer"]) for key in ("method", "than"))
     if one is None or other is None:
         return _not_run(claim, one is None)
-    return _all_ahead(_known(_gap(what, one, other, v, low) for what, v, low in _values(claim, place)))
+    return _all_ahead(_known(_gap(title, one, other, v, low) for title, v, low in _values(claim, place)))
 
 
 def _behind_some(claim: Json, place: Place) -> Finding:
@@ -118,27 +116,27 @@ def _behind_some(claim: Json, place: Place) -> Finding:
     if own is None or not rivals:
         return _not_run(claim, own is None)
     parts = [
-        _known(_gap(f"{what} {rival.label} against it", rival, own, value, lower) for rival in rivals)
-        for what, value, lower in _values(claim, place)
+        _known(_gap(f"{title} {rival.label} against it", rival, own, value, lower) for rival in rivals)
+        for title, value, lower in _values(claim, place)
     ]
     return _one_ahead([part for part in parts if part], len(rivals), _missing(place, claim))
 
 
 def _one_ahead(parts: Sequence[Sequence[Gap]], rivals: int, missing: Sequence[str]) -> Finding:
-    """In each part some gap must be clear. It is chosen from all rivals, so its interval is widened for their number;
-    against the claim speaks one part in which every rival there is, and none is missing, is clearly below."""
+    """In each part some gap must be clear. It is chosen from all rivals, so its interval is widened for their number.
+    The claim does not hold where, in one part, all rivals were run and every one is clearly below."""
     if not parts:
         return Finding(OPEN, "no seed is shared")
     strict, against = 1 - (1 - LEVEL) / rivals, 1 - (1 - LEVEL) / len(parts)
     best = [max(gaps, key=lambda gap: (gap.mean - gap.half(strict), gap.mean)) for gaps in parts]
-    told = "; ".join(gap.told(strict) for gap in best)
-    told += f" (± widened for the best of {rivals})" if rivals > 1 else ""
-    told += f"; not run: {', '.join(missing)}" if missing else ""
+    reason = "; ".join(gap.text(strict) for gap in best)
+    reason += f" (± widened for the best of {rivals})" if rivals > 1 else ""
+    reason += f"; not run: {', '.join(missing)}" if missing else ""
     if all(gap.mean > gap.half(strict) for gap in best):
-        return Finding(HOLDS, told)
+        return Finding(HOLDS, reason)
     whole = [gaps for gaps in parts if len(gaps) == rivals and not missing]
     failed = any(all(gap.mean < -gap.half(against) for gap in gaps) for gaps in whole)
-    return Finding(FAILS if failed else OPEN, told)
+    return Finding(FAILS if failed else OPEN, reason)
 
 
 def _components(claim: Json, place: Place) -> Finding:
@@ -146,15 +144,10 @@ def _components(claim: Json, place: Place) -> Finding:
     for on, off in claim["pairs"]:
         one, other = (place.components(tuple(ticks), claim["buffer"]) for ticks in (on, off))
         if one is None or other is None:
-            return Finding(OPEN, f"not run: {_named(on if one is None else off)}", run=False)
-        pair = f"{_named(on)} against {_named(off)}"
-        gaps += [_gap(f"{what}, {pair}", one, other, v, low) for what, v, low in _values(claim, place)]
+            return Finding(OPEN, f"not run: {component_names(tuple(on if one is None else off))}", run=False)
+        pair = f"{component_names(tuple(on))} against {component_names(tuple(off))}"
+        gaps += [_gap(f"{title}, {pair}", one, other, v, low) for title, v, low in _values(claim, place)]
     return _all_ahead(_known(gaps))
-
-
-def _named(ticks: Sequence[bool]) -> str:
-    names = [name for name, on in zip(paper()["ablation"]["components"], ticks, strict=True) if on]
-    return "all three" if all(ticks) else " + ".join(names) or "none"
 
 
 def _known(gaps: Iterable[Gap | None]) -> list[Gap]:
@@ -162,32 +155,35 @@ def _known(gaps: Iterable[Gap | None]) -> list[Gap]:
 
 
 def _not_run(claim: Json, own: bool) -> Finding:
-    return Finding(OPEN, f"not run: {claim['method'] if own else 'what it is compared with'}", run=False)
+    missing = method_title(claim["method"]) if own else "the methods it is compared with"
+    return Finding(OPEN, f"not run: {missing}", run=False)
 
 
 def _missing(place: Place, claim: Json) -> list[str]:
     """Methods of the paper's table that this place lacks; a lead over the others alone proves nothing."""
-    there = {one.label for one in place.rivals(claim["method"], claim["buffer"])} | {claim["method"]}
-    at_once = {one.label for one in place.methods} - there
-    wanted = {
+    run = {one.label for one in (*place.methods, *place.rivals(claim["method"], claim["buffer"]))}
+    needed = [
         row[1] for row in paper()["results"] if row[2] in (claim["buffer"], None) and row[5] is not None
-    }
-    return sorted(wanted - there - at_once)
+    ]
+    return sorted({method_title(name) for name in needed} - run - {method_title(claim["method"])})
 
 
 def _all_ahead(gaps: Sequence[Gap], missing: Sequence[str] = ()) -> Finding:
-    """Against the claim speaks one gap among many, so its interval is widened for their number (Bonferroni)."""
+    """One clear gap refutes a claim of many, so its interval is widened for their number (Bonferroni)."""
     if not gaps:
         return Finding(OPEN, "no seed is shared")
     strict = 1 - (1 - LEVEL) / len(gaps)
     clear = [gap for gap in gaps if gap.mean > gap.half()]
     against = [gap for gap in gaps if gap.mean < -gap.half(strict)]
     closest = sorted(gaps, key=lambda gap: gap.mean)
-    told = "; ".join(map(str, closest[:3]))
+    reason = "; ".join(gap.text() for gap in closest[:3])
     if len(gaps) > 3:
-        told = f"clearly so in {len(clear)} of {len(gaps)} comparisons, clearly not in {len(against)}; least: {told}"
+        reason = (
+            f"clearly so in {len(clear)} of {len(gaps)} comparisons, clearly not in {len(against)}; "
+            f"the smallest differences: {reason}"
+        )
     if against:
-        return Finding(FAILS, told)
+        return Finding(FAILS, reason)
     if missing:
-        return Finding(OPEN, f"{told}; not run: {', '.join(missing)}")
-    return Finding(HOLDS if len(clear) == len(gaps) else OPEN, told)
+        return Finding(OPEN, f"{reason}; not run: {', '.join(missing)}")
+    return Finding(HOLDS if len(clear) == len(gaps) else OPEN, reason)

@@ -1,7 +1,7 @@
-"""The paper's numbers, as data with their source, and the ledger's runs by the place where they were run.
+"""The paper's numbers with their source, and the ledger's runs by place.
 
-A place is what experiments share that may be compared: images, split, tasks, network and training. Only a place at
-the paper's scale can reproduce its numbers; all others are told apart.
+A place is what experiments must share to be compared: images, split, tasks, network and training. Only a place at the
+paper's scale can reproduce its numbers; for all others the deviations from it are listed.
 """
 
 import json
@@ -13,12 +13,21 @@ from typing import Any
 
 from endocil.reports.ledger import Entry
 from endocil.reports.ledger_tables import Entries, ticks
-from endocil.runs.experiments import Group, differing, flat, identity, label, split_label, written
+from endocil.runs.experiments import (
+    Group,
+    differing,
+    flat,
+    identity,
+    label,
+    method_title,
+    split_title,
+    written,
+)
 from endocil.runs.experiments import groups as grouped
 from endocil.runs.records import is_incremental
 
 Json = Mapping[str, Any]
-Plain = Callable[[Json], bool]
+Predicate = Callable[[Json], bool]
 Ticks = tuple[bool, ...]
 
 
@@ -48,6 +57,12 @@ def main_rows() -> list[Row]:
     ]
 
 
+def component_names(ticks: Ticks) -> str:
+    """ "PRCBL + CFG" of (False, True, True)."""
+    names = [name for name, on in zip(paper()["ablation"]["components"], ticks, strict=True) if on]
+    return "all three" if all(ticks) else " + ".join(names) or "none"
+
+
 def ablation_rows() -> list[Row]:
     stored, metrics = paper()["ablation"], paper()["metrics"]
     n = len(stored["components"])
@@ -68,27 +83,26 @@ class Place:
     """Experiments on the same images, with the same tasks, network and training."""
 
     name: str
-    methods: tuple[Entries, ...]  # each as it comes
+    methods: tuple[Entries, ...]  # each with its default options
     ablation: tuple[Entries, ...]  # with and without the components
-    unlike: tuple[str, ...]  # in what it is not the paper's; empty at the paper's scale
+    deviations: tuple[str, ...]  # from the paper's scale; empty at the paper's scale
     data: str  # the data set's name in settings
-    apart: str = ""  # in what it differs from another place of the same data; also at the end of its name
+    suffix: str = ""  # in what it differs from another place of the same data; also at the end of its name
 
     @property
     def first(self) -> Entry:
         return (self.methods or self.ablation)[0].first
 
     def method(self, name: str, buffer: int | None) -> Entries | None:
-        """The experiment of a method as it comes; without a memory the buffer does not matter."""
-        return next(
-            (one for one in self.methods if one.label == name and _buffer(one.first) in (buffer, None)), None
-        )
+        """The experiment of a method with its default options; without a memory the buffer does not matter."""
+        own = [one for one in self.methods if one.label == method_title(name)]
+        return next((one for one in own if _buffer(one.first) in (buffer, None)), None)
 
     def rivals(self, name: str, buffer: int | None) -> list[Entries]:
         """Every other of the paper's methods that learns task by task."""
-        others = paper()["methods"].keys() - {name}
-        found = [one for one in self.methods if is_incremental(one.first.metrics) and one.label in others]
-        return [one for one in found if _buffer(one.first) in (buffer, None)]
+        others = {method_title(other) for other in paper()["methods"].keys() - {name}}
+        rivals = [one for one in self.methods if is_incremental(one.first.metrics) and one.label in others]
+        return [one for one in rivals if _buffer(one.first) in (buffer, None)]
 
     def components(self, on: Ticks, buffer: int) -> Entries | None:
         return next((one for one in self.ablation if ticks(one) == on and _buffer(one.first) == buffer), None)
@@ -112,18 +126,16 @@ def _buffer(entry: Entry) -> Any:
 
 
 def places(
-    entries: Sequence[Entry], plain: Plain, components: Plain, presets: Mapping[str, Json]
+    entries: Sequence[Entry], defaults: Predicate, components: Predicate, presets: Mapping[str, Json]
 ) -> list[Place]:
-    """The ledger by place, the paper's scale first. `plain`: is a method as it comes? `components`: but for them?
-    `presets`: the paper's settings by data set, complete."""
+    """The ledger by place, the paper's scale first. `defaults`: has a method its default options? `components`: all
+    but the components? `presets`: the paper's settings by data set, complete."""
     by_key: dict[str, list[Entry]] = {}
     for entry in entries:
         by_key.setdefault(json.dumps(_where(entry.settings), default=str), []).append(entry)
-    found = [_place(members, plain, components, presets) for members in by_key.values()]
-    return sorted(
-        _told_apart([one for one in found if one.methods or one.ablation]),
-        key=lambda one: (bool(one.unlike), one.name),
-    )
+    every = [_place(members, defaults, components, presets) for members in by_key.values()]
+    named = _distinguished([one for one in every if one.methods or one.ablation])
+    return sorted(named, key=lambda one: (bool(one.deviations), one.name))
 
 
 def _where(settings: Json) -> dict[str, Any]:
@@ -131,49 +143,42 @@ def _where(settings: Json) -> dict[str, Any]:
     return {k: v for k, v in sorted(identity(settings).items()) if not k.startswith(own)}
 
 
-def _told_apart(found: Sequence[Place]) -> list[Place]:
-    """Places that would have one name, such as two splits of the same images, get what differs between them."""
-    alike: dict[str, list[Place]] = {}
-    for one in found:
-        alike.setdefault(one.name if one.unlike else one.data, []).append(one)
-    return [named for those in alike.values() for named in _named_apart(those)]
+def _distinguished(places: Sequence[Place]) -> list[Place]:
+    """Places that would have one name, such as two splits of the same images, are named by their differences."""
+    namesakes: dict[str, list[Place]] = {}
+    for one in places:
+        namesakes.setdefault(one.name if one.deviations else one.data, []).append(one)
+    named = []
+    for members in namesakes.values():
+        values = [_where(one.first.settings) for one in members]
+        keys = sorted(differing(values))
+        for one, own in zip(members, values, strict=True):
+            suffix = f" ({', '.join(f'{key}={written(own.get(key))}' for key in keys)})" if keys else ""
+            named.append(replace(one, name=one.name + suffix, suffix=suffix))
+    return named
 
 
-def _named_apart(those: Sequence[Place]) -> list[Place]:
-    values = [_where(one.first.settings) for one in those]
-    keys = sorted(differing(values))
-    told = [", ".join(f"{key}={written(each.get(key))}" for key in keys) for each in values]
-    return [
-        replace(one, name=f"{one.name} ({what})", apart=f" ({what})") if what else one
-        for one, what in zip(those, told, strict=True)
-    ]
-
-
-def _place(members: Sequence[Entry], plain: Plain, components: Plain, presets: Mapping[str, Json]) -> Place:
-    as_they_come = [entry for entry in members if plain(entry.settings)]
+def _place(
+    members: Sequence[Entry], defaults: Predicate, components: Predicate, presets: Mapping[str, Json]
+) -> Place:
+    with_defaults = [entry for entry in members if defaults(entry.settings)]
     ablated = [
         one for one in grouped([e for e in members if components(e.settings)]) if None not in ticks(one)
     ]
     settings = members[0].settings
     return Place(
-        split_label(settings),
-        tuple(_by_method(as_they_come)),
+        split_title(settings),
+        # one experiment for each method and buffer, under the method's title alone
+        tuple(Group(label(one.first.settings), one.results) for one in grouped(with_defaults)),
         tuple(ablated),
-        tuple(unlike(members, paper()["data"].get(settings["data"]["name"]), presets)),
+        tuple(deviations(members, paper()["data"].get(settings["data"]["name"]), presets)),
         settings["data"]["name"],
     )
 
 
-def _by_method(entries: Sequence[Entry]) -> list[Entries]:
-    """One experiment for each method and buffer, under the method's name alone."""
-    return [Group(label(one.first.settings), one.results) for one in grouped(entries)]
-
-
-# In what runs are not at the paper's scale: other settings than its preset's, other tasks, other test images.
-
 SECTIONS = ("data.", "scenario.", "network.", "train.")
-# Where images lie, which the paper's split took (it tells no seed), what changes no result by intent, and what is
-# compared by what came of it.
+# Not compared: where images are stored, the seed of the split (the paper gives none), settings that do not change
+# results, and the increments, of which the resulting task sizes are compared.
 FREE = frozenset(
     {
         "data.name",
@@ -187,20 +192,21 @@ FREE = frozenset(
 )
 
 
-def unlike(members: Sequence[Entry], facts: Json | None, presets: Mapping[str, Json]) -> list[str]:
-    """What is not the paper's. `facts`: its data set, None for data of one's own; `presets`: its settings by data set,
-    complete. A setting that an entry does not have is one that came later, and was as it is now."""
+def deviations(members: Sequence[Entry], facts: Json | None, presets: Mapping[str, Json]) -> list[str]:
+    """Settings other than the preset's, other tasks, other test images. `facts`: the paper's data set, None for data
+    of one's own; `presets`: its settings by data set, complete. A setting that an entry does not have is one that
+    came later, and had its present default."""
     settings = members[0].settings
-    said = [] if facts else ["not one of the paper's data sets"]
-    said += [
-        f"{key} {_told(value)} instead of {_told(wanted)}"
-        for key, value, wanted in _beside(settings, presets)
-        if value != wanted
+    texts = [] if facts else ["not one of the paper's data sets"]
+    texts += [
+        f"{key} {_text(ours)} instead of {_text(theirs)}"
+        for key, ours, theirs in _beside(settings, presets)
+        if ours != theirs
     ]
-    return said + (_other_images(facts, members) if facts else [])
+    return texts + (_other_images(facts, members) if facts else [])
 
 
-def _told(value: Any) -> str:
+def _text(value: Any) -> str:
     return "none" if value is None or value == [] else written(value)
 
 
@@ -209,8 +215,8 @@ def _beside(settings: Json, presets: Mapping[str, Json]) -> list[tuple[str, Any,
     ours = _compared(settings)
     name = settings["data"]["name"]
     if name in presets:
-        wanted = _compared(presets[name])
-        return [(key, value, wanted.get(key)) for key, value in ours.items()]
+        preset = _compared(presets[name])
+        return [(key, value, preset.get(key)) for key, value in ours.items()]
     theirs = [_compared(each) for each in presets.values()]  # of other data what all of the paper's share
     own = differing(theirs) | {key for key in ours if key.startswith("data.") and key not in theirs[0]}
     return [(key, value, theirs[0].get(key)) for key, value in ours.items() if key not in own]
@@ -219,18 +225,18 @@ def _beside(settings: Json, presets: Mapping[str, Json]) -> list[tuple[str, Any,
 def _compared(settings: Json) -> dict[str, Any]:
     values = {k: v for k, v in flat(settings).items() if k.startswith(SECTIONS) and k not in FREE}
     if values.get("scenario.tasks") != "given":
-        values.pop("scenario.tasks", None)  # a number of tasks: the sizes of the tasks tell it
+        values.pop("scenario.tasks", None)  # a number of tasks, which their sizes contain
     return values
 
 
 def _other_images(facts: Json, members: Sequence[Entry]) -> list[str]:
-    said = []
+    texts = []
     sizes, tested = task_sizes(members), members[0].metrics["test_images"][-1]
     if list(sizes) != facts["increments"]:
-        said.append(f"tasks of {written(list(sizes))} classes instead of {written(facts['increments'])}")
+        texts.append(f"tasks of {written(list(sizes))} classes instead of {written(facts['increments'])}")
     if tested != facts["test_images"]:
-        said.append(f"{tested:,} test images instead of {facts['test_images']:,}")
-    return said
+        texts.append(f"{tested:,} test images instead of {facts['test_images']:,}")
+    return texts
 
 
 def task_sizes(entries: Sequence[Entry]) -> Sequence[int]:

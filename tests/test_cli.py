@@ -290,16 +290,16 @@ def test_a_run_goes_into_the_ledger_once_and_its_tables_into_a_page(settings: Pa
         "run", settings, "-o", tmp_path / "changed", "--ledger", ledger, "--set", "method.beta=0.5"
     )
     assert "added" in changed.stdout, changed.stderr
-    assert "endocil (beta=0.5)" in endocil("ledger", "table", "--ledger", ledger).stdout
+    assert "EndoCIL (beta=0.5)" in endocil("ledger", "table", "--ledger", ledger).stdout
     own = endocil("ledger", "table", "--ledger", ledger, "--which", "methods").stdout
-    assert "| endocil |" in own
+    assert "| EndoCIL |" in own
     assert "beta" not in own
     page = tmp_path / "page.md"
     page.write_text("<!-- ledger:runs -->\n<!-- /ledger -->\n<!-- ledger:ablation -->\n<!-- /ledger -->\n")
     refused(endocil("ledger", "insert", page, "--check", "--ledger", ledger), "out of date", "page.md")
     assert endocil("ledger", "insert", page, "--ledger", ledger).returncode == 0
     assert endocil("ledger", "insert", page, "--check", "--ledger", ledger).returncode == 0
-    assert "endocil (beta=0.96)" in page.read_text()
+    assert "EndoCIL (beta=0.96)" in page.read_text()
 
 
 def test_the_version_and_a_contact_sheet(tmp_path: Path) -> None:

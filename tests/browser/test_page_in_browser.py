@@ -68,17 +68,17 @@ def _open_all(page: "Page") -> None:
 def test_the_page_opens_and_says_what_was_run(opened: Opened, many: Path) -> None:
     page = opened(many)
     assert page.title() == "Four methods"
-    assert "Four methods (finetune, icarl, endocil and joint) learned the 14 classes" in page.inner_text(
+    assert "Four methods (Finetune, iCaRL, EndoCIL and JointTrain) learned the 14 classes" in page.inner_text(
         ".lead"
     )
-    assert "is inside noise" in page.inner_text("#noise") or "worse" in page.inner_text("#noise")
+    assert "not significant" in page.inner_text("#noise") or "worse" in page.inner_text("#noise")
 
 
 def test_a_line_can_be_switched_off_and_on(opened: Opened, many: Path) -> None:
     page = opened(many)
     page.click("#accuracy summary")
     lines, rows = page.locator("#accuracy g[data-line]"), page.locator("#accuracy tbody tr")
-    page.get_by_role("checkbox", name="icarl").uncheck()
+    page.get_by_role("checkbox", name="iCaRL").uncheck()
     for parts in (lines, rows):
         assert parts.evaluate_all(SHOWN) == [True, False, True, True]
     page.get_by_role("button", name="None").click()
@@ -101,9 +101,9 @@ def test_a_line_stands_out_while_its_name_is_pointed_at(opened: Opened, many: Pa
 def test_one_method_is_shown_at_a_time_and_the_best_first(opened: Opened, many: Path) -> None:
     page = opened(many)
     sections = page.locator(".method")
-    assert page.locator("#method-choice option:checked").inner_text() == "endocil"
+    assert page.locator("#method-choice option:checked").inner_text() == "EndoCIL"
     assert sections.evaluate_all(SHOWN) == [False, False, True, False]
-    page.select_option("#method-choice", label="joint")
+    page.select_option("#method-choice", label="JointTrain")
     assert sections.evaluate_all(SHOWN) == [False, False, False, True]
     assert page.locator("#task-choice").is_disabled()
     page.select_option("#method-choice", label="all methods")
@@ -111,7 +111,7 @@ def test_one_method_is_shown_at_a_time_and_the_best_first(opened: Opened, many: 
     page.get_by_role("link", name="finetune").click()
     page.locator("#method-2").wait_for(state="hidden")
     assert sections.evaluate_all(SHOWN) == [True, False, False, False]
-    page.select_option("#method-choice", label="icarl")
+    page.select_option("#method-choice", label="iCaRL")
     page.get_by_role("link", name="finetune").click()  # the same address as before
     page.locator("#method-0").wait_for(state="visible")
     assert sections.evaluate_all(SHOWN) == [True, False, False, False]
@@ -271,10 +271,10 @@ def test_without_a_script_every_method_is_there_after_the_last_task(opened: Open
     assert page.locator("button:visible, input:visible, select:visible, output:visible").count() == 0
     assert page.locator("#accuracy g[data-line]").count() == 4
     assert page.locator(".legend:visible").first.inner_text().split() == [
-        "finetune",
-        "icarl",
-        "endocil",
-        "joint",
+        "Finetune",
+        "iCaRL",
+        "EndoCIL",
+        "JointTrain",
     ]
     assert "after the last task" in page.locator("#method-0 [data-view=confusion] caption").inner_text()
     assert not page.locator("#settings table").first.is_visible()
@@ -313,7 +313,7 @@ def test_everything_can_be_reached_and_used_by_keyboard_alone(opened: Opened, ma
 
 def test_exemplars_tell_where_they_come_from(opened: Opened, many: Path) -> None:
     page = opened(many)
-    page.get_by_text("endocil, run endocil-0").click()
+    page.get_by_text("EndoCIL, run endocil-0").click()
     page.get_by_text("Where those of polyps come from").last.click()
     table = page.locator("#gallery table:visible")
     assert table.locator("thead th").all_inner_texts() == ["Choice", "Image", "Group", "Source"]

@@ -109,19 +109,12 @@ def test_features_that_are_no_numbers_end_in_one_clear_line(images: Images, tmp_
     life = Life(images, tmp_path, new_method("icarl")).live(1)
     with torch.no_grad():
         life.method.backbone.bn1.bias.fill_(torch.inf)
+    task, classes = life.scenario.tasks[0], images.table.classes
+    new, options = life.new_images(task), {"batch_size": 64, "fabric": life.fabric}
     with pytest.raises(
         EndocilError, match=r"features are not finite after task 0; lower train\.learning_rate"
     ):
-        task = life.scenario.tasks[0]
-        update_memory(
-            life.method,
-            life.memory,
-            life.new_images(task),
-            task,
-            images.table.classes,
-            batch_size=64,
-            fabric=life.fabric,
-        )
+        update_memory(life.method, life.memory, new, task, classes, **options)
 
 
 def test_modules_are_put_back_as_they_were_even_after_an_error(images: Images, tmp_path: Path) -> None:

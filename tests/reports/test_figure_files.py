@@ -10,11 +10,11 @@ from matplotlib.colors import to_rgb
 from PIL import Image
 from records import keep_features, settings_of, write_run
 
-from endocil.cli.reports import PictureFormat, figures
+from endocil.cli.reports import FigureFormat, figures
 from endocil.errors import EndocilError
 from endocil.reports.figures import catalogue as drawing
-from endocil.reports.figures import counts as gallery
 from endocil.reports.figures import embedding
+from endocil.reports.figures import exemplars as gallery
 from endocil.reports.figures.catalogue import KINDS, NAMES
 from endocil.reports.figures.material import Material, NotDrawnError
 from endocil.reports.figures.style import COLOURS, line_style
@@ -95,7 +95,7 @@ def test_without_what_a_figure_needs_the_way_out_is_named(
 def test_without_runs_the_published_counts_are_drawn(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    figures(None, tmp_path / "out", form=[PictureFormat.png], dpi=60)
+    figures(None, tmp_path / "out", form=[FigureFormat.png], dpi=60)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["class-counts-published.png"]
     assert "needs runs" in capsys.readouterr().out
 
@@ -198,6 +198,6 @@ def test_without_umap_the_other_figures_are_drawn(
     runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "umap", None)
-    figures(runs, tmp_path / "out", only=["umap", "growth"], form=[PictureFormat.png], dpi=60)
+    figures(runs, tmp_path / "out", only=["umap", "growth"], form=[FigureFormat.png], dpi=60)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["growth.png"]
     assert "not drawn: needs umap-learn: pip install 'endocil[report]'" in capsys.readouterr().out

@@ -45,7 +45,7 @@ def test_accuracy_has_a_line_for_each_experiment_and_a_level_for_what_sees_all_c
     line, level = axis.get_lines()
     expected = np.mean([[accuracy_of(p, "softmax") for p in predictions_of(seed)] for seed in (0, 1)], axis=0)
     assert np.asarray(line.get_ydata()) == pytest.approx(expected)
-    assert axis.get_title() == "folder small"
+    assert axis.get_title() == "small"
     assert level.get_ydata()[0] == pytest.approx(accuracy_of(predictions_of(0, (4,))[0], "softmax"))
     assert len(axis.collections) == 1  # the band
 
@@ -57,9 +57,9 @@ def test_runs_on_other_data_or_with_another_memory_have_a_panel_of_their_own(tmp
         write_run(tmp_path / "c", settings_of(memory__per_class=5)),
     )
     assert list(given.panels) == [
-        "folder small, 3 per class",
-        "folder other, 3 per class",
-        "folder small, 5 per class",
+        "small, 3 per class",
+        "other, 3 per class",
+        "small, 5 per class",
     ]
 
 
@@ -128,8 +128,8 @@ def test_gamma_runs_over_the_epochs_of_all_tasks(tmp_path: Path) -> None:
     ((_, figure),) = traces.draw_gamma(material(write_run(tmp_path / "run")))
     line, *marks = figure.axes[0].get_lines()
     assert np.asarray(line.get_ydata()).tolist() == [0.0] * 3 + [0.5] * 3 + [1.0] * 3
-    assert np.asarray(line.get_xdata()) == pytest.approx([t + e / 3 for t in range(3) for e in range(3)])
-    assert [mark.get_xdata()[0] for mark in marks] == [1.0, 2.0]
+    assert np.asarray(line.get_xdata()) == pytest.approx([t + e / 3 for t in range(1, 4) for e in range(3)])
+    assert [mark.get_xdata()[0] for mark in marks] == [2.0, 3.0]
 
 
 def test_weight_norms_are_means_over_the_classes_of_each_task_from_its_first_epoch_on(tmp_path: Path) -> None:

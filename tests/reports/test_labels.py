@@ -7,15 +7,23 @@ from typing import Any
 import pytest
 
 from endocil.io.files import portable
-from endocil.runs.experiments import data_label, digest, groups, label, labels
+from endocil.methods import METHODS
+from endocil.runs.experiments import data_title, digest, groups, label, labels, method_title, split_title
 from endocil.runs.records import read_run
+from reproduction.paper import paper
 
 MakeRun = Callable[..., Path]
 MakeSettings = Callable[..., dict[str, Any]]
 
 
-def test_a_method_alone_is_called_by_its_name(make_settings: MakeSettings) -> None:
-    assert label(make_settings("endocil")) == "endocil"
+def test_a_method_alone_is_called_as_the_paper_spells_it(make_settings: MakeSettings) -> None:
+    assert label(make_settings("endocil")) == "EndoCIL"
+
+
+def test_every_method_of_the_toolbox_has_the_papers_spelling() -> None:
+    spelled = {name: facts["name"] for name, facts in paper()["methods"].items()}
+    assert {name: method_title(name) for name in METHODS} == spelled
+    assert method_title("mine") == "mine"
 
 
 def test_a_method_from_outside_is_called_by_its_class(make_settings: MakeSettings) -> None:
@@ -30,21 +38,21 @@ def test_exchanged_components_tell_runs_of_one_method_apart(make_settings: MakeS
         make_settings("endocil", memory__select="mean", method__loss="cross_entropy"),
     ]
     assert labels(settings) == [
-        "finetune",
-        "endocil (loss=prior_regularized, select=mmd)",
-        "endocil (loss=prior_regularized, select=mean)",
-        "endocil (loss=cross_entropy, select=mean)",
+        "Finetune",
+        "EndoCIL (loss=prior_regularized, select=mmd)",
+        "EndoCIL (loss=prior_regularized, select=mean)",
+        "EndoCIL (loss=cross_entropy, select=mean)",
     ]
 
 
 def test_a_setting_that_only_one_run_has_tells_it_apart(make_settings: MakeSettings) -> None:
     settings = [make_settings("endocil"), make_settings("endocil", method__gamma_max=5.0)]
-    assert labels(settings) == ["endocil", "endocil (gamma_max=5.0)"]
+    assert labels(settings) == ["EndoCIL", "EndoCIL (gamma_max=5.0)"]
 
 
 def test_settings_outside_method_and_memory_are_shown_with_their_section(make_settings: MakeSettings) -> None:
     settings = [make_settings("icarl"), make_settings("icarl", train__epochs=60)]
-    assert labels(settings) == ["icarl (train.epochs=6)", "icarl (train.epochs=60)"]
+    assert labels(settings) == ["iCaRL (train.epochs=6)", "iCaRL (train.epochs=60)"]
 
 
 def test_two_classes_of_the_same_name_are_told_apart_by_their_module(make_settings: MakeSettings) -> None:
@@ -55,7 +63,7 @@ def test_two_classes_of_the_same_name_are_told_apart_by_their_module(make_settin
 def test_runs_that_differ_in_the_seed_alone_are_one_experiment(make_run: MakeRun) -> None:
     folders = [make_run("icarl", 1), make_run("endocil"), make_run("icarl", 0), make_run("icarl", 2)]
     found = groups(map(read_run, folders))
-    assert [(group.label, group.seeds) for group in found] == [("icarl", (0, 1, 2)), ("endocil", (0,))]
+    assert [(group.label, group.seeds) for group in found] == [("iCaRL", (0, 1, 2)), ("EndoCIL", (0,))]
 
 
 def test_a_repeated_seed_counts_once(make_run: MakeRun) -> None:
@@ -104,7 +112,22 @@ def test_absolute_paths_of_any_system_are_cut_to_their_last_name() -> None:
     assert portable(given) == {"root": "set", "weights": "r18.pth", "other": ["y", "data/set", "z-line"]}
 
 
-def test_data_is_called_by_name_and_folder(make_settings: MakeSettings) -> None:
-    assert data_label(make_settings("icarl")) == "folder test-kvasir"
-    assert data_label({"data": {"name": "synthetic"}}) == "synthetic"
-    assert data_label({"data": {"name": "hyper-kvasir", "root": "/data/hyper-kvasir"}}) == "hyper-kvasir"
+@pytest.mark.parametrize(
+    ("name", "root", "title"),
+    [
+        ("gastrovision", "$GASTROVISION", "GastroVision"),
+        ("hyper-kvasir", "/data/labeled-images", "Hyper-Kvasir"),
+        ("folder", "$HYPER_KVASIR_PART", "Hyper-Kvasir part"),
+        ("folder", "/data/hyper-kvasir-part", "Hyper-Kvasir part"),
+        ("folder", "/home/somebody/test-kvasir", "test-kvasir"),
+        ("csv", "$MY_CLINIC", "My clinic"),
+        ("synthetic", None, "synthetic"),
+        ("package.module:Mine", "/data/x", "Mine"),
+    ],
+)
+def test_data_is_called_by_a_plain_name(name: str, root: str | None, title: str) -> None:
+    settings = {"data": {"name": name, **({"root": root} if root else {})}}
+    assert data_title(settings) == title
+    assert split_title(settings) == title
+    grouped = {**settings, "scenario": {"split_by": "group"}}
+    assert split_title(grouped) == f"{title}, split by group"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from endocil.io.tables import Column, Spread, Table
 from endocil.reports.latex import escaped, latex
-from endocil.reports.tables import Column, Spread, Table
 
 TABLE = Table(
     "Results of 50 % & more_of #1 {a}~b^c\\d",
@@ -70,6 +70,20 @@ def test_of_two_methods_the_second_is_not_underlined() -> None:
 def test_a_metric_named_in_a_cell_has_its_index_and_a_name_that_looks_alike_has_not() -> None:
     named = Table("t", (Column("metric", "Metric"), Column("method", "Method")), (("Acc_last", "my_method"),))
     assert r"Acc$_{\mathrm{last}}$ & my\_method \\" in latex(named)
+
+
+def test_a_caption_of_ones_own_takes_the_place_of_the_tables() -> None:
+    text = latex(TABLE, caption="Ours & theirs", label="tab:mine", note="a note")
+    assert r"\caption{Ours \& theirs}" in text
+    assert "a note" not in text
+
+
+def test_sections_have_a_line_over_all_columns() -> None:
+    sections = Table(TABLE.caption, TABLE.columns, TABLE.rows, TABLE.rankings, ("A_1", "A_1", "B", "B"))
+    lines = latex(sections).splitlines()
+    place = lines.index(r"\multicolumn{5}{l}{\textit{A\_1}} \\")
+    assert lines[place - 1] == r"\midrule"
+    assert r"\multicolumn{5}{l}{\textit{B}} \\" in lines[place:]
 
 
 def test_no_character_means_anything_to_latex() -> None:

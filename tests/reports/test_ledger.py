@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from endocil.errors import EndocilError
-from endocil.reports.ledger import AlreadyInLedgerError, add_to_ledger, find_in_ledger, read_ledger
+from endocil.reports.ledger import (
+    AlreadyInLedgerError,
+    add_to_ledger,
+    find_in_ledger,
+    ledger_name,
+    read_ledger,
+)
+from endocil.runs.experiments import digest
 from endocil.runs.records import read_run
 
 MakeRun = Callable[..., Path]
@@ -27,14 +34,23 @@ def test_the_file_is_named_after_data_method_components_buffer_seed_and_digest(
     names = [
         add_to_ledger(make_run("endocil", seed=2), ledger).name,
         add_to_ledger(make_run("finetune"), ledger).name,
+        add_to_ledger(make_run("foster", method__evaluate="student"), ledger).name,
         add_to_ledger(make_run("my.module:Way", data__name="my.data:Set", memory__per_class=7), ledger).name,
     ]
     patterns = [
         r"folder-test-kvasir-endocil-mmd-prior_regularized-calibrated-b30-s2-[0-9a-f]{8}\.json",
         r"folder-test-kvasir-finetune-mean-b30-s0-[0-9a-f]{8}\.json",
+        r"folder-test-kvasir-foster-evaluate-student-mean-b30-s0-[0-9a-f]{8}\.json",
         r"Set-test-kvasir-Way-mean-b7-s0-[0-9a-f]{8}\.json",
     ]
     assert all(re.fullmatch(pattern, name) for pattern, name in zip(patterns, names, strict=True)), names
+
+
+def test_every_entry_of_the_projects_ledger_ends_in_the_digest_of_its_settings() -> None:
+    entries = read_ledger(Path(__file__).parents[2] / "docs" / "results")
+    assert [entry.file.stem[-8:] for entry in entries] == [digest(entry.settings) for entry in entries]
+    unnamed = [entry for entry in entries if entry.file.name != ledger_name(entry.settings)]
+    assert len(unnamed) <= 1  # an entry from before names had the option evaluate
 
 
 def test_an_entry_holds_settings_metrics_environment_counts_and_time(make_run: MakeRun, ledger: Path) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from endocil.cli.ledger import plot
 from endocil.errors import EndocilError
+from endocil.io.tables import DASH, Column, Spread, Table
+from endocil.reports.figures.ledger import ledger_figure, write_ledger_plot
 from endocil.reports.ledger import add_to_ledger, insert_tables, read_ledger
 from endocil.reports.ledger_tables import ablation_table, costs_table, ledger_table
-from endocil.reports.tables import Column, Spread, Table
-from endocil.runs.experiments import DASH
 
 MakeRun = Callable[..., Path]
 TABLE = Table("", (Column("method", "Method"), Column("acc", "Acc", True, "max")), (("icarl", Spread(50.0)),))
@@ -29,27 +30,32 @@ def test_the_ledger_table_groups_over_seeds(make_run: MakeRun, ledger: Path) -> 
         for seed in (0, 1):
             add_to_ledger(make_run(method, seed), ledger)
     table = ledger_table(read_ledger(ledger))
-    assert [row[:5] for row in table.rows] == [
-        ("folder test-kvasir", "finetune", 5, None, 2),
-        ("folder test-kvasir", "icarl", 5, "30", 2),
-        ("folder test-kvasir", "joint", 1, None, 2),
+    assert [row[:4] for row in table.rows] == [
+        ("Finetune", 5, None, 2),
+        ("iCaRL", 5, "30", 2),
+        ("JointTrain", 1, None, 2),
     ]
+    assert set(table.sections) == {"test-kvasir: 64 px, width 16, 6 epochs per task"}
     values = [
         entry.metrics["softmax"]["acc_last"] for entry in read_ledger(ledger) if "-icarl-" in entry.file.name
     ]
-    assert table.rows[1][5] == Spread(statistics.fmean(values), statistics.stdev(values))
-    assert table.rows[2][7:] == (None, None, None)
+    assert table.rows[1][4] == Spread(statistics.fmean(values), statistics.stdev(values))
+    assert table.rows[2][6:] == (None, None, None)
 
 
 def test_the_ledger_table_goes_data_set_by_data_set(make_run: MakeRun, ledger: Path) -> None:
     add_to_ledger(make_run("icarl"), ledger)
     add_to_ledger(make_run("icarl", data__root="/images/other"), ledger)
     add_to_ledger(make_run("icarl", data__name="synthetic", data__root="synthetic"), ledger)
-    assert [row[0] for row in ledger_table(read_ledger(ledger)).rows] == [
-        "folder other",
-        "folder test-kvasir",
+    add_to_ledger(make_run("icarl", scenario__split_by="group"), ledger)
+    table = ledger_table(read_ledger(ledger))
+    assert [name.partition(":")[0] for name in table.sections] == [
+        "other",
         "synthetic",
+        "test-kvasir",
+        "test-kvasir, split by group",
     ]
+    assert table.markdown().count("test-kvasir, split by group") == 1
 
 
 def test_the_costs_table_has_both_heads_and_what_was_measured(make_run: MakeRun, ledger: Path) -> None:
@@ -61,16 +67,16 @@ def test_the_costs_table_has_both_heads_and_what_was_measured(make_run: MakeRun,
     stored = json.loads(unmeasured.read_text())
     unmeasured.write_text(json.dumps({**stored, "peak_megabytes": None, "seconds_per_epoch": 9.0}))
     rows = costs_table(read_ledger(ledger)).rows
-    assert [row[1:4] for row in rows] == [
-        ("finetune", "softmax", 1),
-        ("icarl", "softmax", 1),
-        ("icarl", "nearest mean", 1),
+    assert [row[:3] for row in rows] == [
+        ("Finetune", "softmax", 1),
+        ("iCaRL", "softmax", 1),
+        ("iCaRL", "nearest mean", 1),
     ]
     assert rows[0][-4:] == ("11,184,720", Spread(1.5), "0.8", "704")  # 5 tasks of 6 epochs of 1.5 s
     assert rows[1][-4:] == rows[0][-4:]
     assert rows[2][-4:] == (None,) * 4
     (entry,) = [one for one in read_ledger(ledger) if one.exemplars and one.settings["seed"] == 0]
-    assert rows[2][8] == Spread(entry.metrics["nearest_mean"]["af"])
+    assert rows[2][7] == Spread(entry.metrics["nearest_mean"]["af"])
 
 
 def test_a_best_value_is_marked_only_among_experiments_with_the_same_seeds(
@@ -90,16 +96,18 @@ def test_entries_of_before_and_after_a_new_option_are_one_experiment(make_run: M
 
     add_to_ledger(make_run("icarl", 0), ledger)
     add_to_ledger(make_run("icarl", 1, method__sooner=False), ledger)
-    assert [row[4] for row in ledger_table(read_ledger(ledger, complete=complete)).rows] == [2]
+    assert [row[3] for row in ledger_table(read_ledger(ledger, complete=complete)).rows] == [2]
 
 
-def test_only_runs_with_the_same_images_training_and_buffer_compete(make_run: MakeRun, ledger: Path) -> None:
+def test_only_runs_with_the_same_images_training_and_buffer_are_ranked(
+    make_run: MakeRun, ledger: Path
+) -> None:
     for n in (30, 50):
         for method in ("icarl", "endocil"):
             add_to_ledger(make_run(method, memory__per_class=n), ledger)
     table = ledger_table(read_ledger(ledger))
-    best = {table.rows[i][1] for i, j in table.marked() if j == 5}
-    assert best == {"endocil (per_class=30)", "endocil (per_class=50)"}
+    best = {table.rows[i][0] for i, j in table.marked() if j == 4}
+    assert best == {"EndoCIL (per_class=30)", "EndoCIL (per_class=50)"}
 
 
 def test_a_total_budget_is_shown_as_such(make_run: MakeRun, ledger: Path) -> None:
@@ -107,7 +115,7 @@ def test_a_total_budget_is_shown_as_such(make_run: MakeRun, ledger: Path) -> Non
     settings = folder / "settings.toml"
     settings.write_text(settings.read_text().replace("per_class = 30\n", ""))
     add_to_ledger(folder, ledger)
-    assert ledger_table(read_ledger(ledger)).rows[0][3] == "420 in all"
+    assert ledger_table(read_ledger(ledger)).rows[0][2] == "420 in all"
 
 
 def test_the_ablation_has_eight_rows_with_ticks(make_run: MakeRun, ledger: Path) -> None:
@@ -124,11 +132,11 @@ def test_the_ablation_has_eight_rows_with_ticks(make_run: MakeRun, ledger: Path)
         "PRCBL",
         "CFG",
         "Method",
-        "Buffer",
+        "Exemplars per class",
         "Seeds",
     ]
     assert [row[:3] for row in table.rows] == list(product((DASH, "✓"), repeat=3))
-    assert {row[3:6] for row in table.rows} == {("endocil", "30", 3)}
+    assert {row[3:6] for row in table.rows} == {("EndoCIL", "30", 3)}
 
 
 def test_other_selectors_are_no_row_of_the_ablation(make_run: MakeRun, ledger: Path) -> None:
@@ -145,10 +153,10 @@ def test_ablations_that_differ_in_something_else_stay_apart(make_run: MakeRun, l
             add_to_ledger(make_run("endocil", method__beta=beta, method__gradients=gradients), ledger)
     rows = ablation_table(read_ledger(ledger)).rows
     assert [(row[2], row[3]) for row in rows] == [
-        (DASH, "endocil (beta=0.96)"),
-        ("✓", "endocil (beta=0.96)"),
-        (DASH, "endocil (beta=0.99)"),
-        ("✓", "endocil (beta=0.99)"),
+        (DASH, "EndoCIL (beta=0.96)"),
+        ("✓", "EndoCIL (beta=0.96)"),
+        (DASH, "EndoCIL (beta=0.99)"),
+        ("✓", "EndoCIL (beta=0.99)"),
     ]
 
 
@@ -203,3 +211,28 @@ def test_a_document_with_wrong_markers_is_refused(tmp_path: Path, text: str, mes
 def test_a_missing_document_is_named(tmp_path: Path) -> None:
     with pytest.raises(EndocilError, match=r"cannot read .*gone\.md"):
         insert_tables(tmp_path / "gone.md", {"one": TABLE})
+
+
+def test_the_plot_has_a_panel_for_each_data_set_and_the_same_bytes_each_time(
+    make_run: MakeRun, ledger: Path, tmp_path: Path
+) -> None:
+    for seed in (0, 1):
+        for method in ("finetune", "icarl", "joint"):
+            add_to_ledger(make_run(method, seed), ledger)
+        add_to_ledger(make_run("icarl", seed, data__root="/images/other"), ledger)  # a data set of one method
+    entries = read_ledger(ledger)
+    (axis,) = ledger_figure(entries).axes
+    assert axis.get_title() == "test-kvasir"
+    shown = [label.get_text() for label in axis.get_yticklabels()]
+    assert shown == ["Finetune", "iCaRL", "JointTrain (all classes at once)"]
+    values = [entry.metrics["softmax"]["acc_last"] for entry in entries if "finetune" in entry.file.name]
+    middle = axis.containers[0].lines[0].get_xdata()
+    assert middle.tolist() == pytest.approx([statistics.fmean(values)])
+    for suffix in (".svg", ".png"):
+        files = [tmp_path / f"{name}{suffix}" for name in ("one", "other")]
+        for file in files:
+            write_ledger_plot(entries, file)
+        assert files[0].read_bytes() == files[1].read_bytes()
+        assert 1_000 < files[0].stat().st_size < 200_000
+    with pytest.raises(EndocilError, match=r"expected a name that ends in \.svg, \.png, \.pdf"):
+        plot(tmp_path / "plot.txt", ledger)

@@ -156,7 +156,7 @@ def test_the_page_shows_the_numbers_of_every_run(tmp_path: Path, make_run: MakeR
         "0.0123",
         "1.467",
         "Four methods",
-        "One seed:",
+        "One seed only:",
         "not for clinical use",
         "train.epochs",
         "torch",
@@ -167,9 +167,9 @@ def test_the_page_shows_the_numbers_of_every_run(tmp_path: Path, make_run: MakeR
 def test_the_best_of_the_incremental_methods_is_marked_and_the_upper_bound_stands_apart(four: str) -> None:
     results = four[four.index('id="results"') : four.index('id="noise"')]
     (apart,) = re.findall(r'<tr class="apart">(.*?)</tr>', results)
-    assert "joint" in apart
+    assert "JointTrain" in apart
     assert "<strong>" not in apart
-    endocil = re.findall(r'<th scope="row">endocil</th>(.*?)</tr>', results)[0]
+    endocil = re.findall(r'<th scope="row">EndoCIL</th>(.*?)</tr>', results)[0]
     assert endocil.count("<strong>") == 5
 
 

@@ -149,7 +149,7 @@ def test_runs_go_into_the_ledger_and_its_tables_into_the_readme(runs: list[Path]
         status, said = command(*words)
         assert status == 0, said
         assert len(list((tmp_path / "ledger").glob("*.json"))) == 3
-        assert "| finetune |" in readme.read_text("utf-8")
+        assert "| Finetune |" in readme.read_text("utf-8")
     assert "already in the ledger" in said
 
 

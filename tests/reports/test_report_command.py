@@ -68,7 +68,7 @@ def test_images_that_are_gone_are_told_and_stop_only_who_asked_for_them(
 ) -> None:
     page = tmp_path / "page.html"
     run = make_run("endocil", run__gallery=True)
-    assert f"no pictures of {run.name}: " in _report(run, "-o", page)
+    assert f"no exemplars of {run.name}: " in _report(run, "-o", page)
     assert "<img" not in page.read_text("utf-8")
     with pytest.raises(EndocilError):
         _report(run, "-o", page, "--gallery")

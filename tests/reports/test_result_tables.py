@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from endocil.reports.tables import Column, Spread, Table, comparison, spread
-from endocil.runs.experiments import DASH
+from endocil.io.tables import DASH, Column, Spread, Table, spread
+from endocil.reports.tables import comparison
 from endocil.runs.records import read_run
 
 MakeRun = Callable[..., Path]
@@ -45,7 +45,7 @@ def test_comparison_has_one_row_per_experiment_and_the_five_metrics(make_run: Ma
     assert [column.title for column in table.columns] == [
         "Method", "Seeds", "Acc_last", "F1_last", "Acc_avg", "F1_avg", "AF",
     ]  # fmt: skip
-    assert [row[:2] for row in table.rows] == [("finetune", 2), ("endocil", 2), ("joint", 2)]
+    assert [row[:2] for row in table.rows] == [("Finetune", 2), ("EndoCIL", 2), ("JointTrain", 2)]
     values = [
         run.metrics["softmax"]["acc_last"] for run in runs if run.settings["method"]["name"] == "endocil"
     ]
@@ -62,7 +62,7 @@ def test_one_task_has_no_average_over_tasks_and_no_forgetting(make_run: MakeRun)
 def test_the_nearest_mean_head_has_a_row_for_each_method_that_has_it(make_run: MakeRun) -> None:
     runs = [read_run(make_run(method)) for method in ("finetune", "icarl", "endocil", "joint")]
     table = comparison(runs, "nearest_mean")
-    assert [row[0] for row in table.rows] == ["icarl", "endocil"]
+    assert [row[0] for row in table.rows] == ["iCaRL", "EndoCIL"]
     nearest = runs[1].metrics["nearest_mean"]["acc_last"]
     assert nearest != runs[1].metrics["softmax"]["acc_last"]
     assert table.rows[0][2] == Spread(nearest)
@@ -83,7 +83,7 @@ def test_an_upper_bound_takes_no_part_and_one_row_alone_wins_nothing() -> None:
     assert Table("", COLUMNS, rows, ("", None)).marked() == set()
 
 
-def test_rows_compete_within_their_contest_only() -> None:
+def test_rows_are_ranked_within_their_ranking_only() -> None:
     rows = tuple(
         (name, Spread(value), None) for name, value in (("a", 1.0), ("b", 2.0), ("c", 9.0), ("d", 8.0))
     )
@@ -116,5 +116,51 @@ def test_csv_has_unrounded_numbers_with_their_deviation(make_run: MakeRun) -> No
     values = [run.metrics["softmax"]["af"] for run in runs]
     assert float(row["af"]) == statistics.fmean(values)
     assert float(row["af_sd"]) == statistics.stdev(values)
-    assert row["method"] == "icarl"
+    assert row["method"] == "iCaRL"
     assert row["seeds"] == "2"
+
+
+def test_sections_are_named_once_above_their_rows() -> None:
+    rows = tuple((name, Spread(value), None) for name, value in (("a", 1.0), ("b", 2.0), ("c", 3.0)))
+    table = Table("", COLUMNS, rows, ("x", "x", "y"), ("One", "One", "Two"))
+    assert table.markdown().splitlines() == [
+        "**One**", "", "| Method | Acc | AF |", "|:---|---:|---:|", f"| a | 1.00 | {DASH} |",
+        f"| b | **2.00** | {DASH} |", "", "**Two**", "", "| Method | Acc | AF |", "|:---|---:|---:|",
+        f"| c | 3.00 | {DASH} |",
+    ]  # fmt: skip
+    assert [line for line in table.text().splitlines() if line in ("One", "Two")] == ["One", "Two"]
+    assert [row["section"] for row in csv.DictReader(io.StringIO(table.csv()))] == ["One", "One", "Two"]
+
+
+def test_budgets_that_differ_are_columns_and_are_not_ranked_unless_asked_to(make_run: MakeRun) -> None:
+    runs = [
+        read_run(
+            make_run("finetune", train__epochs=4, memory__per_class=5)
+        ),  # keeps no exemplars: 5 means nothing
+        read_run(make_run("icarl", train__epochs=4)),
+        read_run(make_run("endocil", train__epochs=8)),
+        read_run(make_run("joint", train__epochs=8)),
+    ]
+    table = comparison(runs)
+    assert [column.title for column in table.columns[:4]] == ["Method", "Seeds", "Epochs", "Acc_last"]
+    assert [row[2] for row in table.rows] == [4, 4, 8, 8]
+    assert "differ in their budget (epochs), so only rows with the same budget are ranked" in table.caption
+    assert {i for i, _ in table.marked()} <= {0, 1}  # EndoCIL is alone with eight epochs
+    anyway = comparison(runs, rank_anyway=True)
+    assert (2, 3) in anyway.marked()
+    assert "differ in their budget (epochs), ranked all the same" in anyway.caption
+    assert "budget" not in comparison(runs[:2]).caption
+
+
+@pytest.mark.parametrize(
+    ("change", "title"),
+    [
+        ({"data__size": 32}, "Pixels"),
+        ({"network__width": 8}, "Width"),
+        ({"memory__per_class": 50}, "Exemplars"),
+    ],
+)
+def test_every_item_of_the_budget_is_compared(make_run: MakeRun, change: dict[str, int], title: str) -> None:
+    table = comparison([read_run(make_run("icarl")), read_run(make_run("endocil", **change))])
+    assert table.columns[2].title == title
+    assert table.marked() == set()

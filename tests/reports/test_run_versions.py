@@ -49,19 +49,19 @@ def two_versions(make_run: MakeRun, make_settings: MakeSettings) -> list[Path]:
 def test_seeds_of_two_versions_are_one_experiment(two_versions: list[Path]) -> None:
     assert len(groups([read_run(folder) for folder in two_versions])) == 2  # as they were recorded
     [group] = groups(read_runs(two_versions))
-    assert (group.label, group.seeds) == ("icarl", (0, 1))
+    assert (group.label, group.seeds) == ("iCaRL", (0, 1))
 
 
 def test_tables_comparisons_and_what_is_published_count_them_together(
     two_versions: list[Path], tmp_path: Path
 ) -> None:
     table = _command("table", *two_versions, "--format", "csv").stdout
-    assert [row["method"] for row in csv.DictReader(table.splitlines())] == ["icarl"]
+    assert [row["method"] for row in csv.DictReader(table.splitlines())] == ["iCaRL"]
     refused = _command("versus", *two_versions)
-    assert "nothing to compare with icarl" in str(refused.exception)
+    assert "nothing to compare with iCaRL" in str(refused.exception)
     assert _command("publish", *two_versions, "--no-figures", "-o", tmp_path / "out").exit_code == 0
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
-    assert "icarl learned the 14 classes" in page
+    assert "iCaRL learned the 14 classes" in page
 
 
 def test_figures_draw_them_as_one_line(

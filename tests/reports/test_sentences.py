@@ -1,4 +1,4 @@
-"""What the page says in words follows from the numbers."""
+"""The sentences of the page follow from the numbers."""
 
 import copy
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from endocil.reports.comparisons import told_by_seeds
+from endocil.reports.comparisons import compared_over_seeds
 from endocil.reports.ranking import what_is_seen, what_was_run
 from endocil.runs.experiments import groups
 from endocil.runs.records import read_run
@@ -27,8 +27,8 @@ def test_what_was_run_names_data_classes_tasks_images_buffer_epochs_and_seeds(ma
         read_run(make_run(method, seed)) for method in ("finetune", "endocil", "joint") for seed in (0, 1)
     ]
     assert what_was_run(groups(runs)) == (
-        "Three methods (finetune, endocil and joint) learned the 14 classes of folder test-kvasir in 5 tasks "
-        "of 4, 3, 3, 2 and 2 classes (joint: all at once), with 1,848 training and 462 test images of 64 "
+        "Three methods (Finetune, EndoCIL and JointTrain) learned the 14 classes of test-kvasir in 5 tasks "
+        "of 4, 3, 3, 2 and 2 classes (JointTrain: all at once), with 1,848 training and 462 test images of 64 "
         "pixels, split by image. Methods with a memory kept at most 30 images per class as exemplars; 6 epochs per "
         "task; seeds 0 and 1."
     )
@@ -52,7 +52,7 @@ def test_the_top_says_how_images_were_split(make_run: MakeRun, settings: dict[st
 
 def test_one_method_without_memory_is_told_as_such(make_run: MakeRun) -> None:
     told = what_was_run(groups([read_run(make_run("finetune"))]))
-    assert told.startswith("finetune learned the 14 classes")
+    assert told.startswith("Finetune learned the 14 classes")
     assert told.endswith("No images were kept between tasks; 6 epochs per task; seed 0.")
 
 
@@ -71,14 +71,13 @@ def test_what_is_seen_tells_accuracies_lead_forgetting_and_noise(
     ]
     seen = [sentence.replace("\N{NO-BREAK SPACE}", " ") for sentence in what_is_seen(groups(runs))]
     assert seen == [
-        "After the last task, finetune is right on 20.0 %, icarl on 50.0 % and endocil on 55.5 % of the test "
-        "images; trained on everything at once: 80.0 % (joint).",
-        "endocil is 5.5 points ahead of icarl.",
-        "Points lost since a task was learned, on average over the earlier tasks: finetune 90.0, icarl 30.0 "
-        "and endocil 20.0.",
+        "After the last task, the accuracy is 20.0 % (Finetune), 50.0 % (iCaRL) and 55.5 % (EndoCIL); trained on all "
+        "classes at once, 80.0 % (JointTrain).",
+        "EndoCIL is 5.5 points ahead of iCaRL.",
+        "Average forgetting, in points: 90.0 (Finetune), 30.0 (iCaRL) and 20.0 (EndoCIL).",
         # 100 * sqrt(0.5 * 0.5 / 462) = 2.33
-        "One seed: differences of a few points are within noise. On 462 test images one accuracy alone has a "
-        "standard error of up to 2.3 points.",
+        "One seed only: differences of a few points may be noise. With 462 test images, the standard error of an "
+        "accuracy is up to 2.3 points.",
     ]
 
 
@@ -92,25 +91,25 @@ def test_a_lead_smaller_than_the_spread_over_seeds_is_said_to_be_so(
         for seed, accuracy in enumerate(accuracies)
     ]
     seen = what_is_seen(groups(runs))
-    assert "endocil is 1.0 points ahead of icarl, which is within the spread over seeds (± 2.8)." in seen
+    assert "EndoCIL is 1.0 points ahead of iCaRL, which is within the spread over seeds (± 2.8)." in seen
     assert seen[-1].startswith("Values are means over the seeds")
 
 
-def test_equal_accuracies_are_called_level(make_run: MakeRun, make_metrics: MakeMetrics) -> None:
+def test_equal_accuracies_are_called_the_same(make_run: MakeRun, make_metrics: MakeMetrics) -> None:
     runs = [
         read_run(make_run(method, metrics=_metrics(make_metrics(method), acc_last=50.0)))
         for method in ("icarl", "endocil")
     ]
-    assert "icarl and endocil are level." in what_is_seen(groups(runs))
+    assert "iCaRL and EndoCIL have the same accuracy." in what_is_seen(groups(runs))
 
 
 def test_the_upper_bound_alone_has_neither_lead_nor_forgetting(make_run: MakeRun) -> None:
     seen = what_is_seen(groups([read_run(make_run("joint"))]))
     assert len(seen) == 2
-    assert seen[0].startswith("Trained on everything at once, right on ")
+    assert seen[0].startswith("Trained on all classes at once, the accuracy is ")
 
 
-def test_the_seeds_tell_apart_what_differs_by_far_more_than_they_spread(
+def test_what_differs_by_far_more_than_the_seeds_spread_is_significant(
     make_run: MakeRun, make_metrics: MakeMetrics
 ) -> None:
     accuracies = {
@@ -124,13 +123,13 @@ def test_the_seeds_tell_apart_what_differs_by_far_more_than_they_spread(
         for method, values in accuracies.items()
         for seed, value in enumerate(values)
     ]
-    assert told_by_seeds(runs) == (
-        "Told apart by 3 seeds in Acc_last (paired t test, p < 0.05 after Holm's correction for 6 pairs): "
-        "finetune below endocil, icarl and joint; endocil below joint; icarl below joint. "
-        "Not told apart: endocil from icarl."
+    assert compared_over_seeds(runs) == (
+        "Significant differences in Acc_last over 3 seeds (paired t test, p < 0.05 after Holm's correction for 6 "
+        "pairs): Finetune below EndoCIL, iCaRL and JointTrain; EndoCIL below JointTrain; iCaRL below JointTrain. "
+        "Not significant: EndoCIL and iCaRL."
     )
     first = [run for run in runs if run.settings["seed"] == 0 and run.settings["method"]["name"] != "joint"]
-    assert told_by_seeds(first).endswith(
-        "1 seed in Acc_last (paired t test, p < 0.05 after Holm's correction for 3 pairs): none. "
-        "Not told apart: finetune from endocil and icarl; endocil from icarl."
+    assert compared_over_seeds(first).endswith(
+        "over 1 seed (paired t test, p < 0.05 after Holm's correction for 3 pairs): none. "
+        "Not significant: Finetune and EndoCIL or iCaRL; EndoCIL and iCaRL."
     )

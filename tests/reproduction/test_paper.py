@@ -1,4 +1,4 @@
-"""The paper beside a made-up ledger: what is compared, what is told apart, and what is said of each claim."""
+"""The paper beside a made-up ledger: what is compared, what is kept apart, and how each claim is judged."""
 
 import copy
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from endocil.metrics.metrics import TABLE_METRICS
 from endocil.reports.ledger import Entry
 from endocil.runs.records import completed
 from endocil.settings.settings import load_settings
-from reproduction import ledger_page as reproduction
 from reproduction.__main__ import page
-from reproduction.claims import NAMED, claims, finding
+from reproduction.claims import METRIC_TITLES, claims, finding
+from reproduction.page import results_page
 from reproduction.paper import Place, ablation_rows, main_rows, paper, places
 from reproduction.tables import judged
 
@@ -122,7 +122,7 @@ def test_a_difference_is_judged_by_one_more_run_on_other_images() -> None:
     images = 1.96 * 100 * (2 * 0.8 * 0.2 / tested) ** 0.5
     assert judged("acc_last", 80.0, ours, tested) == "worse"  # 6.0 points
     assert (seeds**2 + images**2) ** 0.5 == pytest.approx(5.52, abs=0.01)
-    assert judged("acc_last", 79.0, ours, tested) == "inside noise"  # 5.0 points
+    assert judged("acc_last", 79.0, ours, tested) == "within noise"  # 5.0 points
     assert judged("acc_last", 60.0, ours, tested) == "better"
     assert judged("af", 60.0, ours, tested) == "worse"
     assert judged("acc_last", 60.0, [74.0], tested) == "one seed"
@@ -130,13 +130,15 @@ def test_a_difference_is_judged_by_one_more_run_on_other_images() -> None:
 
 def test_runs_at_the_papers_scale_stand_beside_its_numbers_and_others_apart() -> None:
     small = _seeds("icarl", 50.0, 51.0, data__size=64)
-    text = reproduction(_places([*_seeds("icarl", 73.0, 74.0), *_seeds("wa", 60.0), *small]))
+    text = results_page(_places([*_seeds("icarl", 73.0, 74.0), *_seeds("wa", 60.0), *small]))
     lines = text.splitlines()
     [row] = [line for line in lines if line.startswith("| 30 | iCaRL | 2 |")]
-    assert "| 73.66; 73.50 ± 0.71 (-0.16, inside noise) |" in row
+    assert "| 73.66; 73.50 ± 0.71 (-0.16, within noise) |" in row
     [row] = [line for line in lines if line.startswith("| 30 | WA | 1 |")]
     assert "72.33; 60.00 (-12.33, one seed)" in row
-    assert any(line.startswith("| 30 | EndoCIL | not run | 78.13 |") for line in lines)
+    [line] = [line for line in lines if line.startswith("Not run: without exemplars: JointTrain, Finetune")]
+    assert "; 30 exemplars per class: BiC, DER," in line
+    assert "EndoCIL" in line
     assert "another: data.size 64 instead of 256" in text
     assert "Not run at the paper's scale: Gastrovision, Kvasir-Capsule, Capsule Vision." in text
     apart = text[text.index("## Runs at another scale") :]
@@ -146,12 +148,12 @@ def test_runs_at_the_papers_scale_stand_beside_its_numbers_and_others_apart() ->
 
 def test_another_split_and_other_tasks_are_another_scale() -> None:
     [place] = _places(_seeds("icarl", 70.0, scenario__split_by="group"))
-    assert place.unlike == ("scenario.split_by group instead of image",)
+    assert place.deviations == ("scenario.split_by group instead of image",)
     entry = _entry("icarl", 0, 70.0)
     other = Entry(
         entry.file, entry.settings, {**entry.metrics, "task_sizes": [8, 8], "test_images": [9, 99]}, 1
     )
-    assert _places([other])[0].unlike == (
+    assert _places([other])[0].deviations == (
         "tasks of 8, 8 classes instead of 4, 3, 3, 3, 3",
         "99 test images instead of 2,103",
     )
@@ -181,7 +183,7 @@ def test_the_presets_are_what_the_paper_tells() -> None:
 )
 def test_a_run_that_may_give_another_result_is_not_at_the_papers_scale(change: Any, told: str) -> None:
     [place] = _places(_seeds("icarl", 70.0, **change))
-    assert place.unlike == (told,)
+    assert place.deviations == (told,)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +199,7 @@ def test_a_run_that_may_give_another_result_is_not_at_the_papers_scale(change: A
 )
 def test_what_the_paper_does_not_tell_or_changes_no_result_may_differ(change: Any) -> None:
     [place] = _places(_seeds("icarl", 70.0, **change))
-    assert place.unlike == ()
+    assert place.deviations == ()
 
 
 def test_two_splits_at_the_papers_scale_are_both_shown() -> None:
@@ -208,20 +210,18 @@ def test_two_splits_at_the_papers_scale_are_both_shown() -> None:
         *_seeds("endocil", 90.0, 91.0, scenario__split_seed=7),
     ]
     found = _places(ledger)
-    assert [place.apart for place in found] == [" (scenario.split_seed=1993)", " (scenario.split_seed=7)"]
-    text = reproduction(found)
-    assert "Of the paper's 4 data sets 1 were run at its scale." in text
+    assert [place.suffix for place in found] == [" (scenario.split_seed=1993)", " (scenario.split_seed=7)"]
+    text = results_page(found)
+    assert "1 of the paper's 4 data sets was run at its scale." in text
     for split, value in (("1993", "73.50 ± 0.71"), ("7", "50.50 ± 0.71")):
         start = text.index(f"### Hyper-Kvasir (scenario.split_seed={split})")
         table = text[start : text.index("###", start + 3)]
         assert value in table
-        assert (
-            f"- Hyper-Kvasir (scenario.split_seed={split}), at the paper's scale: **cannot be said**" in text
-        )
+        assert f"- Hyper-Kvasir (scenario.split_seed={split}), at the paper's scale: **undecided**" in text
     assert (
         "| 4, 3, 3, 3, 3 | 2,103 | 2 methods, 0 ablation rows (scenario.split_seed=1993); 2 methods," in text
     )
-    assert "Hyper-Kvasir (scenario.split_seed=7): cannot be said; 3 not run" in text
+    assert "Hyper-Kvasir (scenario.split_seed=7): undecided; 3 not run" in text
 
 
 def _kvasir_capsule(*known: tuple[str, float], rest: float | None) -> Place:
@@ -237,14 +237,14 @@ def test_being_below_some_needs_one_clear_rival_for_each_task() -> None:
     claim = {**_claim("EndoCIL is below some methods"), "data": ["hyper-kvasir"]}
     told = finding(claim, _kvasir_capsule(("dgr", 80.0), rest=60.0))
     assert told.verdict == "holds"
-    assert "after task 1 dgr against it +10.0" in told.why
+    assert "after task 1 DGR against it +10.0" in told.reason
     # One strong rival is enough, whatever was not run.
     assert finding(claim, _kvasir_capsule(("dgr", 80.0), rest=None)).verdict == "holds"
     assert finding(claim, _kvasir_capsule(rest=60.0)).verdict == "does not hold"
     # A weak rival alone says nothing of those that were not run.
     told = finding(claim, _kvasir_capsule(("finetune", 60.0), rest=None))
-    assert told.verdict == "cannot be said"
-    assert "not run: bic, der, dgr, ewc, foster, icarl, lwf, memo, mrfa, wa" in told.why
+    assert told.verdict == "undecided"
+    assert "not run: BiC, DER, DGR, EWC, FOSTER, LwF, MEMO, MRFA, WA, iCaRL" in told.reason
 
 
 def test_the_best_of_many_rivals_needs_a_wider_interval() -> None:
@@ -257,16 +257,16 @@ def test_the_best_of_many_rivals_needs_a_wider_interval() -> None:
     [among] = _places([*own, *_seeds("dgr", *near), *_seeds("wa", 50.0, 51.3, 52.0)])
     told = finding(claim, among)
     half = stats.t.ppf(1 - 0.05 / 4, 2) * stats.tstd([1.3, 2.0, 2.7]) / 3**0.5
-    assert told.verdict == "cannot be said"
-    assert f"after task 1 dgr against it +2.0 (± {half:.1f} over 3 seeds)" in told.why
-    assert "(± widened for the best of 2)" in told.why
+    assert told.verdict == "undecided"
+    assert f"after task 1 DGR against it +2.0 (± {half:.1f} over 3 seeds)" in told.reason
+    assert "(± widened for the best of 2)" in told.reason
 
 
 def test_every_metric_of_a_claim_has_a_name() -> None:
-    assert all(NAMED[name] for claim in claims() for name in claim.get("metrics", ()))
+    assert all(METRIC_TITLES[name] for claim in claims() for name in claim.get("metrics", ()))
     ledger = [*_components(False, False, False, 60.0, 61.0), *_components(False, True, False, 66.0, 68.0)]
     told = finding(_claim("raises the mean of the classes' accuracies"), _places(ledger)[0])
-    assert told.why.startswith("Balanced accuracy after the last task, PRCBL against none +6.5")
+    assert told.reason.startswith("Balanced accuracy after the last task, PRCBL against none +6.5")
 
 
 def test_a_lead_holds_fails_or_stays_open() -> None:
@@ -277,14 +277,14 @@ def test_a_lead_holds_fails_or_stays_open() -> None:
     [place] = _places([*others, *_seeds("endocil", 70.0, 71.1, 72.0)])
     assert finding(claim, place).verdict == "holds"
     [place] = _places([*others, *_seeds("endocil", 61.0, 60.0, 62.5)])
-    assert finding(claim, place).verdict == "cannot be said"
+    assert finding(claim, place).verdict == "undecided"
     [place] = _places([*others, *_seeds("endocil", 50.0, 51.1, 52.0)])
     told = finding(claim, place)
     assert told.verdict == "does not hold"
-    assert "clearly not in 11" in told.why
+    assert "clearly not in 11" in told.reason
     [place] = _places([*_seeds("icarl", 60.0, 61.0), *_seeds("endocil", 70.0, 71.1)])
-    assert finding(claim, place).verdict == "cannot be said"
-    assert "not run: bic" in finding(claim, place).why
+    assert finding(claim, place).verdict == "undecided"
+    assert "not run: BiC" in finding(claim, place).reason
     [place] = _places(_seeds("icarl", 60.0))
     assert not finding(claim, place).run
 
@@ -293,12 +293,12 @@ def test_one_seed_says_nothing_and_only_shared_seeds_are_compared() -> None:
     claim = _claim("DGR is slightly ahead of EndoCIL after the first task")
     [place] = _places([*_seeds("dgr", 90.0), *_seeds("endocil", 50.0)])
     told = finding(claim, place)
-    assert (told.verdict, told.why) == ("cannot be said", "after task 1 +40.0 (one seed)")
+    assert (told.verdict, told.reason) == ("undecided", "after task 1 +40.0 (one seed)")
     # Differences 2.0 and 3.0: mean 2.5, t interval 12.706 * 0.7071 / sqrt(2) = 6.353
     [place] = _places([*_seeds("dgr", 72.0, 74.0, 99.0), *_seeds("endocil", 70.0, 71.0)])
-    assert finding(claim, place).why == "after task 1 +2.5 (± 6.4 over 2 seeds)"
+    assert finding(claim, place).reason == "after task 1 +2.5 (± 6.4 over 2 seeds)"
     [place] = _places([_entry("dgr", 0, 70.0), _entry("endocil", 1, 60.0)])
-    assert finding(claim, place).why == "no seed is shared"
+    assert finding(claim, place).reason == "no seed is shared"
 
 
 def test_the_components_claims_follow_from_the_ablation() -> None:
@@ -313,20 +313,20 @@ def test_the_components_claims_follow_from_the_ablation() -> None:
     assert finding(_claim("CFG alone"), place).verdict == "holds"
     assert finding(_claim("CFG together with PRCBL"), place).verdict == "does not hold"
     assert finding(_claim("PRCBL is the component"), place).verdict == "holds"
-    assert finding(_claim("All three components"), place).why == "not run: all three"
-    text = reproduction([place])
+    assert finding(_claim("All three components"), place).reason == "not run: all three"
+    text = results_page([place])
     assert "✓ | 3 | 69.95; 59.03 ± 1.00 (-10.92, worse) |" in text
 
 
 def test_ranks_of_the_paper_are_those_of_scipy() -> None:
-    text = reproduction([])
+    text = results_page([])
     rows = [row for row in main_rows() if row.buffer == 30]
     methods = list(dict.fromkeys(row.method for row in rows))
     scores = [[row.values["acc_last"] for row in rows if row.method == method] for method in methods]
     expected = stats.friedmanchisquare(*scores)
     assert f"Friedman {expected.statistic:.1f}, p {expected.pvalue:.2g}." in text
     assert "- The paper, 30 per class, 4 data sets: EndoCIL 1.00," in text  # the best on all four
-    assert "Ours, 30 per class: not run on two data sets." in text
+    assert "- Ours, 30, 40, 50 per class: not run on two data sets." in text
 
 
 def test_our_ranks_need_two_data_sets() -> None:
@@ -337,7 +337,7 @@ def test_our_ranks_need_two_data_sets() -> None:
         other = _entry(method, 0, value + 1, data__name="gastrovision")
         metrics = {**other.metrics, "test_images": [0, 0, 0, 0, facts["test_images"]]}
         entries.append(Entry(other.file, other.settings, metrics, 480))
-    text = reproduction(_places(entries))
+    text = results_page(_places(entries))
     assert "- Ours, 30 per class, 2 data sets: iCaRL 1.00, WA 2.00. Friedman 2.0" in text
 
 
@@ -352,11 +352,11 @@ def test_every_number_of_the_papers_per_class_table_is_a_whole_number_of_images(
 
 def test_classes_stand_beside_those_of_the_paper() -> None:
     ledger = [*_components(False, False, False, 60.0, 61.0), *_components(False, True, False, 66.0, 68.0)]
-    text = reproduction(_places(ledger))
+    text = results_page(_places(ledger))
     assert "| Class | Test images | CE, our seeds: 2 | PRCBL, our seeds: 2 |" in text
     # impacted-stool: 27 test images, so that half the interval of the images alone is 1.96 * 100 * sqrt(2 / 4 / 27)
     assert (
-        "| impacted-stool | 27 | 100.00; 60.50 ± 0.71 (-39.50, worse) | 96.30; 67.00 ± 1.41 (-29.30, inside noise) |"
+        "| impacted-stool | 27 | 100.00; 60.50 ± 0.71 (-39.50, worse) | 96.30; 67.00 ± 1.41 (-29.30, within noise) |"
         in text
     )
     table = text[text.index("## Table 4 of the paper") :]
@@ -364,14 +364,14 @@ def test_classes_stand_beside_those_of_the_paper() -> None:
 
 
 def test_the_page_says_first_what_may_be_believed() -> None:
-    nothing = reproduction([])
-    assert "Nothing was run at the paper's scale, on none of its 4 data sets" in nothing
+    nothing = results_page([])
+    assert "Nothing was run at the paper's scale on any of its 4 data sets" in nothing
     ledger = [
         *_components(False, False, False, 60.0, 61.0, 62.0),
         *_components(False, False, True, 58.0, 59.1, 60.0),
     ]
-    text = reproduction(_places(ledger))
-    assert "Of the paper's 4 data sets 1 were run at its scale." in text
+    text = results_page(_places(ledger))
+    assert "1 of the paper's 4 data sets was run at its scale." in text
     short = text[: text.index("## What was run")]
     assert "| CFG alone, with cross-entropy, lowers Acc_last. | Hyper-Kvasir: holds | not run |" in short
     assert "| With 30 exemplars per class EndoCIL has the highest Acc_last on all four data sets. |" in short
@@ -379,21 +379,21 @@ def test_the_page_says_first_what_may_be_believed() -> None:
 
 
 def test_methods_are_told_by_their_seeds_and_those_that_were_not_run() -> None:
-    text = reproduction(_places([*_seeds("icarl", 73.0, 74.0), *_seeds("wa", 60.0)]))
-    [line] = [line for line in text.splitlines() if line.startswith("- hyper-kvasir: 2 seeds")]
-    assert line.startswith("- hyper-kvasir: 2 seeds: icarl; 1 seed: wa; not run: bic, der,")
+    text = results_page(_places([*_seeds("icarl", 73.0, 74.0), *_seeds("wa", 60.0)]))
+    [line] = [line for line in text.splitlines() if line.startswith("- Hyper-Kvasir: 2 seeds")]
+    assert line.startswith("- Hyper-Kvasir: 2 seeds: iCaRL; 1 seed: WA; not run: BiC, DER,")
     assert "Run: 2 of 31 rows; of their numbers " in text
 
 
 def test_data_of_ones_own_is_told_with_all_that_differs() -> None:
     [place] = _places(_seeds("icarl", 70.0, data__name="folder", train__epochs=30))
-    assert place.unlike == (
+    assert place.deviations == (
         "not one of the paper's data sets",
         "train.epochs 30 instead of 100",
         "train.milestones 15, 21 instead of 50, 70",
     )
     [same] = _places(_seeds("icarl", 70.0, data__name="folder", train__milestones=[50, 70]))
-    assert same.unlike == ("not one of the paper's data sets",)
+    assert same.deviations == ("not one of the paper's data sets",)
 
 
 def test_the_projects_page_is_what_the_command_writes_from_its_ledger() -> None:

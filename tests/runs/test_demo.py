@@ -48,10 +48,12 @@ def test_the_demo_shows_table_verdict_and_page_and_the_same_command_repeats_noth
     assert (status, errors) == (0, "")
     lines = said.splitlines()
     assert [line.split()[:2] for line in lines if line.split()[1:2] == ["1"]] == [
-        [method, "1"] for method in ("finetune", "icarl", "endocil", "joint")
+        [method, "1"] for method in ("Finetune", "iCaRL", "EndoCIL", "JointTrain")
     ]
-    (verdict,) = [line for line in lines if line.startswith("Told apart by 1 seed in Acc_last")]
-    assert "6 pairs): none. Not told apart: " in verdict
+    (verdict,) = [
+        line for line in lines if line.startswith("Significant differences in Acc_last over 1 seed")
+    ]
+    assert "6 pairs): none. Not significant: " in verdict
     assert lines[-1] == f"page: {tmp_path / 'out' / 'report.html'}"
     assert 'id="gallery"' in (tmp_path / "out" / "report.html").read_text("utf-8")
     for name in runs_in(tmp_path / "out"):

@@ -1,4 +1,4 @@
-"""endocil ledger add, table and insert."""
+"""endocil ledger add, table, insert and plot."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from endocil.cli.common import Ledger, say
-from endocil.errors import EndocilError
+from endocil.errors import EndocilError, SettingsError
 
 if TYPE_CHECKING:
-    from endocil.reports.tables import Table
+    from endocil.io.tables import Table
 
 
 def add(
@@ -21,10 +21,9 @@ def add(
 
     for one in runs:
         try:
-            said = f"added {add_to_ledger(one, folder, content=_content_of_run(one))}"
-        except AlreadyInLedgerError as there:  # not a failure: the results are kept
-            said = str(there)
-        say(said)
+            say(f"added {add_to_ledger(one, folder, content=_content_of_run(one))}")
+        except AlreadyInLedgerError as existing:  # not a failure: the results are kept
+            say(str(existing))
 
 
 def _content_of_run(run: Path) -> str | None:
@@ -47,13 +46,13 @@ def table(
     folder: Ledger = Path("docs/results"),
     which: Annotated[
         str,
-        typer.Option("--which", help="runs, methods (as they come), costs (with both heads) or ablation."),
+        typer.Option("--which", help="runs, methods (default options), costs (with both heads) or ablation."),
     ] = "runs",
 ) -> None:
     """Print a table of the ledger as Markdown, mean and spread over seeds."""
     known = tables(folder)
     if which not in known:
-        raise EndocilError(f"no table '{which}'; known: {', '.join(known)}")
+        raise SettingsError(f"no table '{which}'; known: {', '.join(known)}")
     print(known[which].markdown())
 
 
@@ -64,13 +63,27 @@ def insert(
         bool, typer.Option("--check", help="Change nothing; fail when a file is out of date.")
     ] = False,
 ) -> None:
-    """Write the ledger's tables (runs, methods, costs, ablation) between the markers of README and docs."""
+    """Write the ledger's tables (runs, methods, costs, ablation) between the markers of Markdown files."""
     from endocil.reports.ledger import insert_tables
 
     known = tables(folder)
     stale = [str(file) for file in files if insert_tables(file, known, check=check)]
     if check and stale:
         raise EndocilError(f"out of date: {', '.join(stale)}; run 'endocil ledger insert' on them")
+
+
+def plot(
+    output: Annotated[Path, typer.Option("-o", "--output", help="An .svg, .png or .pdf file.")],
+    folder: Ledger = Path("docs/results"),
+) -> None:
+    """Draw Acc_last of each method with the spread over seeds, a panel for each data set."""
+    from endocil.reports.figures.ledger import write_ledger_plot
+    from endocil.reports.ledger import read_ledger, uses_method_defaults
+    from endocil.runs.records import completed
+
+    entries = read_ledger(folder, complete=completed)
+    write_ledger_plot([entry for entry in entries if uses_method_defaults(entry.settings)], output)
+    say(f"wrote {output}")
 
 
 def tables(folder: Path) -> dict[str, "Table"]:
@@ -80,10 +93,10 @@ def tables(folder: Path) -> dict[str, "Table"]:
     from endocil.runs.records import completed
 
     entries = read_ledger(folder, complete=completed)
-    as_they_come = [entry for entry in entries if uses_method_defaults(entry.settings)]
+    defaults = [entry for entry in entries if uses_method_defaults(entry.settings)]
     return {
         "runs": ledger_table(entries),
-        "methods": ledger_table(as_they_come),
-        "costs": costs_table(as_they_come),
+        "methods": ledger_table(defaults),
+        "costs": costs_table(defaults),
         "ablation": ablation_table(entries),
     }

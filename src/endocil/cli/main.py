@@ -50,7 +50,7 @@ def _application() -> typer.Typer:
     images = (data.where, data.check, data.audit, data.synth, data.sheet, data.subset, data.cache)
     app.add_typer(_group("Images to learn from.", *images), name="data")
     kept = "Results kept for good, small enough for a repository."
-    app.add_typer(_group(kept, ledger.add, ledger.table, ledger.insert), name="ledger")
+    app.add_typer(_group(kept, ledger.add, ledger.table, ledger.insert, ledger.plot), name="ledger")
     return app
 
 

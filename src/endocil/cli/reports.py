@@ -1,4 +1,4 @@
-"""endocil report: runs as one page that opens offline."""
+"""endocil report, figures and publish: runs as a page, as figures, and as a folder with everything."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from endocil.cli.common import say
-from endocil.errors import EndocilError
+from endocil.errors import EndocilError, SettingsError
 
 if TYPE_CHECKING:
     from endocil.reports.figures.catalogue import Drawn
@@ -39,16 +39,14 @@ def report(
     if output.is_dir():
         raise EndocilError(f"{output} is a folder; name a file with -o, such as {output / 'report.html'}")
     records = read_runs(runs)
-    pictures = exemplars_of(records, gallery)
-    told = title or f"endocil: {', '.join(run.name for run in records)}"
-    if title is None and len(records) > 3:
-        told = f"endocil: {len(records)} runs"
-    write_page(records, output, title=told, gallery=pictures, names=names)
+    listed = ", ".join(run.name for run in records) if len(records) <= 3 else f"{len(records)} runs"
+    exemplars = exemplars_of(records, gallery)
+    write_page(records, output, title=title or f"endocil: {listed}", gallery=exemplars, names=names)
     say(f"page: {output} ({output.stat().st_size / 1e6:.1f} MB)")
 
 
-def exemplars_of(records: "list[RunRecord]", wanted: bool | None = None) -> "Gallery":
-    """Of each experiment the first seed. Whoever asks for it is told why it fails; otherwise it is left out."""
+def exemplars_of(records: "list[RunRecord]", requested: bool | None = None) -> "Gallery":
+    """Of each experiment the first seed. What cannot be read is an error where it was requested, else left out."""
     from endocil.reports.gallery import room_for
     from endocil.reports.run_page import run_gallery
     from endocil.runs.experiments import groups
@@ -57,28 +55,26 @@ def exemplars_of(records: "list[RunRecord]", wanted: bool | None = None) -> "Gal
         group.first
         for group in groups(records)
         if group.first.exemplars
-        and (wanted if wanted is not None else group.first.settings.get("run", {}).get("gallery", False))
+        and (group.first.settings.get("run", {}).get("gallery", False) if requested is None else requested)
     ]
-    found: Gallery = {}
+    exemplars: Gallery = {}
     for run in shown:
         assert run.folder is not None
         try:
             own = run_gallery(run.folder, room_for(len(shown), len(run.metrics["classes"])))
         except EndocilError as error:
-            if wanted:
+            if requested:
                 raise
-            say(f"no pictures of {run.name}: {error}")
+            say(f"no exemplars of {run.name}: {error}")
             continue
-        found = {**found, **own}
-    return found
+        exemplars = {**exemplars, **own}
+    return exemplars
 
 
-# endocil figures: what runs have measured, drawn.
-
-PICTURES = 8  # of each class in the gallery
+PER_CLASS = 8  # exemplars in the gallery
 
 
-class PictureFormat(StrEnum):
+class FigureFormat(StrEnum):
     png = "png"
     pdf = "pdf"
 
@@ -93,7 +89,7 @@ def figures(
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the figures and what they need.")] = False,
     form: Annotated[
-        list[PictureFormat] | None, typer.Option("--format", help="png or pdf; both if not given.")
+        list[FigureFormat] | None, typer.Option("--format", help="png or pdf; both if not given.")
     ] = None,
     dpi: Annotated[int, typer.Option("--dpi", min=20, max=1200, help="Pixels per inch.")] = 200,
     gallery: Annotated[
@@ -110,9 +106,9 @@ def figures(
         _put_table([*rows, *((kind.name, kind.paper, kind.shows, kind.needs) for kind in KINDS)])
         return
     if unknown := set(only or ()) - set(NAMES):
-        raise EndocilError(f"no figure {', '.join(sorted(unknown))}; known: {', '.join(NAMES)}")
+        raise SettingsError(f"no figure {', '.join(sorted(unknown))}; known: {', '.join(NAMES)}")
     material = Material(read_runs(runs or ()), _gallery if gallery else None, say)
-    formats = list(dict.fromkeys(one.value for one in form or PictureFormat))
+    formats = list(dict.fromkeys(one.value for one in form or FigureFormat))
     drawn = list(draw_all(material, output, only or NAMES, formats, dpi))
     _put_table([("figure", "paper", f"files in {output}"), *(row for one in drawn for row in _rows(one))])
     if not any(one.files for one in drawn):
@@ -123,21 +119,23 @@ def _gallery(run: "RunRecord") -> "FigureGallery":
     from endocil.reports.run_page import run_gallery
 
     assert run.folder is not None
-    found = run_gallery(run.folder, PICTURES)
+    gallery = run_gallery(run.folder, PER_CLASS)
     return {
-        name: [one.pixels for one in chosen] for classes in found.values() for name, chosen in classes.items()
+        name: [one.pixels for one in chosen]
+        for classes in gallery.values()
+        for name, chosen in classes.items()
     }
 
 
 def _rows(drawn: "Drawn") -> list[tuple[str, str, str]]:
-    """A row for each picture, the formats side by side, and one for what is missing."""
+    """A row for each figure, the formats side by side, and one for what is missing."""
     stems: dict[str, list[str]] = {}
     for file in drawn.files:
         stems.setdefault(file.stem, []).append(file.suffix)
-    told = [f"{stem}{'/'.join(suffixes)}" for stem, suffixes in stems.items()]
-    told += [f"not drawn: {drawn.reason}"] if drawn.reason else []
-    names = [(drawn.kind.name, drawn.kind.paper), *[("", "")] * (len(told) - 1)]
-    return [(*name, line) for name, line in zip(names, told, strict=True)]
+    lines = [f"{stem}{'/'.join(suffixes)}" for stem, suffixes in stems.items()]
+    lines += [f"not drawn: {drawn.reason}"] if drawn.reason else []
+    names = [(drawn.kind.name, drawn.kind.paper), *[("", "")] * (len(lines) - 1)]
+    return [(*name, line) for name, line in zip(names, lines, strict=True)]
 
 
 def _put_table(rows: list[tuple[str, ...]]) -> None:
@@ -146,9 +144,6 @@ def _put_table(rows: list[tuple[str, ...]]) -> None:
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
         say("  ".join([*cells, row[-1]]).rstrip())
-
-
-# endocil publish: from runs to tables, figures and the page, in one folder; and into the ledger and README.
 
 
 def publish(
@@ -170,24 +165,22 @@ def publish(
     ] = None,
 ) -> None:
     """Tables, figures, page and an index of finished runs into one folder, whole or not at all."""
-    from endocil.cli import ledger as kept
+    from endocil.cli import ledger as ledger_commands
     from endocil.reports.publish import publish as write
     from endocil.runs.records import read_runs
 
-    if figures:
-        pass
     if insert and ledger is None:
-        raise EndocilError("--insert writes the tables of a ledger; name it with --ledger")
+        raise SettingsError("--insert writes the tables of a ledger; name it with --ledger")
     records = read_runs(runs)
     if ledger is not None:
         _refuse_late(records, ledger, insert or [])
     pieces = write(records, output, against=against, figures=figures, tell=say)
     if ledger is not None:
-        kept.add(runs, ledger)
+        ledger_commands.add(runs, ledger)
     if insert and ledger is not None:
-        kept.insert(insert, ledger)
+        ledger_commands.insert(insert, ledger)
         say(f"wrote the ledger's tables into {', '.join(map(str, insert))}")
-    absent = [f"not made: {piece.what}: {piece.missing}" for piece in pieces if piece.missing]
+    absent = [f"not made: {piece.title}: {piece.missing}" for piece in pieces if piece.missing]
     for line in (*absent, f"wrote {output / 'index.md'} and what it lists"):
         say(line)
 

@@ -239,7 +239,7 @@ def write_report(records: "Sequence[RunRecord]", page: Path, title: str, name: s
 def _show_demo(folder: "SweepFolder", runs: "list[PlannedRun]") -> None:
     """The table, the differences that the seeds show, and the page with exemplars."""
     from endocil.cli.reports import exemplars_of
-    from endocil.reports.comparisons import told_by_seeds
+    from endocil.reports.comparisons import compared_over_seeds
     from endocil.reports.page import write_page
     from endocil.reports.tables import comparison
 
@@ -248,7 +248,7 @@ def _show_demo(folder: "SweepFolder", runs: "list[PlannedRun]") -> None:
         return
     page = folder.path / "report.html"
     write_page(finished, page, title="endocil demo: synthetic endoscopy", gallery=exemplars_of(finished))
-    say(f"\n{comparison(finished).text()}\n{told_by_seeds(finished)}\npage: {page}")
+    say(f"\n{comparison(finished).text()}\n{compared_over_seeds(finished)}\npage: {page}")
 
 
 def _show_ranking(folder: "SweepFolder", runs: "list[PlannedRun]", metric: str) -> Path | None:

@@ -1,4 +1,4 @@
-"""endocil table and versus: runs side by side, with what their differences are worth."""
+"""endocil table, versus, methods and score: results of runs in tables."""
 
 import re
 from enum import StrEnum
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from endocil.cli.common import console, say
-from endocil.errors import EndocilError
+from endocil.errors import SettingsError
 
 if TYPE_CHECKING:
-    from endocil.reports.comparisons import Examined
-    from endocil.reports.tables import Table
+    from endocil.io.tables import Table
+    from endocil.reports.comparisons import ComparableRuns
     from endocil.runs.records import RunRecord
 
 
@@ -38,6 +38,12 @@ OfHead = Annotated[Head, typer.Option("--head", help="softmax or nearest_mean.")
 As = Annotated[Format, typer.Option("--format", help="text, markdown, latex (booktabs) or csv.")]
 To = Annotated[Path | None, typer.Option("-o", "--output", help="Write into this file.")]
 Resamples = Annotated[int, typer.Option("--resamples", min=1000, help="Resamples of the test images.")]
+Caption = Annotated[str | None, typer.Option("--caption", help="In place of the table's own caption.")]
+Label = Annotated[str | None, typer.Option("--label", help="LaTeX label; tab:results if not given.")]
+Names = Annotated[
+    list[str] | None,
+    typer.Option("--name", metavar="LABEL=NAME", help="Show a method under another name; may be repeated."),
+]
 
 
 def table(
@@ -49,8 +55,17 @@ def table(
     intervals: Annotated[
         bool, typer.Option("--intervals/--no-intervals", help="With the 95 % intervals over test images.")
     ] = True,
+    rank_anyway: Annotated[
+        bool,
+        typer.Option(
+            "--rank-anyway", help="Mark the best even where budgets differ (epochs, exemplars, ...)."
+        ),
+    ] = False,
     resamples: Resamples = 2000,
     form: As = Format.text,
+    caption: Caption = None,
+    label: Label = None,
+    names: Names = None,
     output: To = None,
 ) -> None:
     """Results of runs: mean and spread over seeds of each metric, with 95 % intervals over test images."""
@@ -58,14 +73,18 @@ def table(
     from endocil.reports.tables import comparison
     from endocil.runs.records import read_runs
 
-    examined = _examined(read_runs(runs), head)  # refuses runs on different images, with intervals or without
+    compared = _comparable(
+        read_runs(runs), head
+    )  # refuses runs on different images, with intervals or without
+    note = interval_note(compared, resamples)
     if per is Per.source:
-        _put(source_table(examined, resamples), interval_note(examined, resamples), form, output)
+        shown = source_table(compared, resamples, rank_anyway=rank_anyway)
     elif intervals:
-        _put(interval_table(examined, resamples), interval_note(examined, resamples), form, output)
+        shown = interval_table(compared, resamples, rank_anyway=rank_anyway)
     else:
-        shown = comparison([run for group in examined.groups for run in group.results], head.value)
-        _put(shown, "± is the sample standard deviation over the seeds.", form, output)
+        shown = comparison(compared.runs, head.value, rank_anyway=rank_anyway)
+        note = "± is the sample standard deviation over the seeds."
+    _put(shown, note, form, output, caption, label, names)
 
 
 def versus(
@@ -81,6 +100,9 @@ def versus(
     head: OfHead = Head.softmax,
     resamples: Resamples = 10_000,
     form: As = Format.text,
+    caption: Caption = None,
+    label: Label = None,
+    names: Names = None,
     output: To = None,
 ) -> None:
     """Paired differences on the same test images: interval, p, p adjusted for many comparisons, a verdict."""
@@ -91,34 +113,50 @@ def versus(
 
     metrics = metric or ["acc_last", "acc_avg"]
     if unknown := set(metrics) - set(TABLE_METRICS):
-        raise EndocilError(f"no metric {', '.join(sorted(unknown))}; known: {', '.join(TABLE_METRICS)}")
+        raise SettingsError(f"no metric {', '.join(sorted(unknown))}; known: {', '.join(TABLE_METRICS)}")
     records = read_runs(runs)
-    examined = _examined(records, head)
-    other = named(examined, against, records[0].name)
-    found = compare(examined, other, metrics, resamples)
-    if not found:
-        raise EndocilError(
-            f"nothing to compare with {other.label} in {', '.join(metrics)}; give runs of another method"
+    compared = _comparable(records, head)
+    baseline = named(compared, against, records[0].name)
+    differences = compare(compared, baseline, metrics, resamples)
+    if not differences:
+        raise SettingsError(
+            f"nothing to compare with {baseline.label} in {', '.join(metrics)}; give runs of another method"
         )
-    _put(versus_table(found, other), versus_note(examined, found, other, resamples), form, output)
+    note = versus_note(compared, differences, baseline, resamples)
+    _put(versus_table(differences, baseline), note, form, output, caption, label, names)
 
 
-def _examined(records: "list[RunRecord]", head: Head) -> "Examined":
+def _comparable(records: "list[RunRecord]", head: Head) -> "ComparableRuns":
     from endocil.model.predictions import HEADS
-    from endocil.reports.comparisons import examine
+    from endocil.reports.comparisons import comparable_runs
 
-    return examine(records, next(one for one in HEADS if one == head.value))
+    return comparable_runs(records, next(one for one in HEADS if one == head.value))
 
 
-def _put(table: "Table", note: str, form: Format, output: Path | None) -> None:
+def _put(
+    table: "Table",
+    note: str,
+    form: Format,
+    output: Path | None,
+    caption: str | None,
+    label: str | None,
+    names: list[str] | None,
+) -> None:
     """Numbers for people come with what they are; CSV is for programs and is numbers alone."""
+    import textwrap
+
     from endocil.io.files import write_atomically
     from endocil.reports.latex import latex
 
+    if label is not None and form is not Format.latex:
+        raise SettingsError("--label is for --format latex")
+    table = _renamed(table, names or [])
+    title = table.caption if caption is None else caption
+    star = "A star marks the best. " if table.marked() else ""
     text = {
-        Format.text: lambda: f"{table.caption}\n\n{table.text()}\n{_wrapped(_starred(table) + note)}\n",
-        Format.markdown: lambda: f"{table.caption}.\n\n{table.markdown()}\n{note}\n",
-        Format.latex: lambda: latex(table, note=note),
+        Format.text: lambda: f"{title}\n\n{table.text()}\n{textwrap.fill(star + note, 100)}\n",
+        Format.markdown: lambda: f"{title.removesuffix('.')}.\n\n{table.markdown()}\n{note}\n",
+        Format.latex: lambda: latex(table, caption=caption, label=label or "tab:results", note=note),
         Format.csv: table.csv,
     }[form]()
     if output is None:
@@ -128,17 +166,23 @@ def _put(table: "Table", note: str, form: Format, output: Path | None) -> None:
     say(f"wrote {output}")
 
 
-def _starred(table: "Table") -> str:
-    return "A star marks the best. " if table.marked() else ""
+def _renamed(table: "Table", names: list[str]) -> "Table":
+    """`names`: "EndoCIL (select=mean)=ours", for cells of the column of methods; the last = separates."""
+    from dataclasses import replace
 
-
-def _wrapped(text: str) -> str:
-    import textwrap
-
-    return textwrap.fill(text, 100)
-
-
-# endocil methods and score.
+    column = next((j for j, column in enumerate(table.columns) if column.key == "method"), None)
+    titles = {label: name for label, _, name in (one.rpartition("=") for one in names)}
+    known = {str(row[column]) for row in table.rows} if column is not None else set()
+    if unknown := titles.keys() - known:
+        raise SettingsError(
+            f"--name: no method {', '.join(map(repr, sorted(unknown)))} in the table; there are "
+            f"{', '.join(map(repr, sorted(known)))}; write LABEL=NAME"
+        )
+    rows = tuple(
+        tuple(titles.get(str(cell), cell) if j == column else cell for j, cell in enumerate(row))
+        for row in table.rows
+    )
+    return replace(table, rows=rows)
 
 
 def methods() -> None:
@@ -157,12 +201,12 @@ def methods() -> None:
 
 def _in_order(files: list[Path]) -> list[Path]:
     """task-0, task-1, ... by number (a shell puts 10 before 2), others as given; a run's folder means its files."""
-    found = [
+    tables = [
         file for one in files for file in ([*one.glob("predictions/task-*.csv")] if one.is_dir() else [one])
     ]
-    if not all(re.fullmatch(r"task-\d+", file.stem) for file in found):
-        return found
-    return sorted(found, key=lambda file: int(file.stem.removeprefix("task-")))
+    if not all(re.fullmatch(r"task-\d+", file.stem) for file in tables):
+        return tables
+    return sorted(tables, key=lambda file: int(file.stem.removeprefix("task-")))
 
 
 def score(

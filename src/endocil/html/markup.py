@@ -7,8 +7,8 @@ import math
 import re
 from collections.abc import Collection, Iterable, Sequence
 
-from endocil.reports.tables import TITLES, Cell, Table, shown, within
-from endocil.runs.experiments import DASH
+from endocil.io.tables import DASH, Cell, Table, shown, within
+from endocil.reports.tables import TITLES
 
 NUMERIC = ' class="n"'
 
@@ -124,7 +124,7 @@ def result_table(table: Table) -> str:
             best = f"<strong>{text}</strong>" if (i, j) in marked else text
             numeric = NUMERIC if table.columns[j].numeric else ""
             cells.append(f"<td{numeric}>{best}{_within(cell)}</td>")
-        apart = ' class="apart"' if table.contests and table.contests[i] is None else ""
+        apart = ' class="apart"' if table.rankings and table.rankings[i] is None else ""
         rows.append(f"<tr{apart}>{''.join(cells)}</tr>")
     whole = (
         f"<table>{captioned(table.caption)}<thead><tr>{head}</tr></thead>"

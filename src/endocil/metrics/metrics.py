@@ -62,28 +62,39 @@ def confusion(p: Predictions, head: Head) -> Counts:
 
 def accuracy(p: Predictions, head: Head) -> float:
     """Share of the images given their own class."""
-    return 100.0 * int(np.sum(p.predicted(head) == p.labels)) / len(p.images)
+    correct = np.asarray(p.predicted(head) == p.labels)
+    return float(accuracy_from(correct.sum(), np.asarray(correct.size)))
 
 
 def balanced_accuracy(p: Predictions, head: Head) -> float:
     """Plain mean of the recalls of the classes that have images."""
-    return float(np.nanmean(_rates(confusion(p, head))["recall"]))
+    return float(np.nanmean(rates(confusion(p, head))["recall"]))
 
 
 def macro_f1(p: Predictions, head: Head) -> float:
     """Plain mean over all seen classes of 2 TP / (images + predicted)."""
-    return float(_rates(confusion(p, head))["f1"].mean())
+    return float(rates(confusion(p, head))["f1"].mean())
 
 
-def _rates(counts: Counts) -> dict[str, NDArray[Any]]:
-    """Of each class, (C,)."""
-    correct, images, given = counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)
+def rates(counts: Counts) -> dict[str, NDArray[Any]]:
+    """Recall, precision, F1 and number of images of each class, (C,)."""
+    correct, images, predicted = counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)
     return {
-        "recall": _percent(correct, images, empty=np.nan),
-        "precision": _percent(correct, given, empty=0.0),
-        "f1": _percent(2 * correct, images + given, empty=0.0),
+        "recall": accuracy_from(correct, images),
+        "precision": _percent(correct, predicted, empty=0.0),
+        "f1": f1_from(correct, images + predicted),
         "images": images,
     }
+
+
+def accuracy_from(correct: NDArray[Any], images: NDArray[Any]) -> NDArray[np.float64]:
+    """Percent of the images given their own class; NaN where there are none."""
+    return _percent(correct, images, empty=np.nan)
+
+
+def f1_from(correct: NDArray[Any], images_and_predicted: NDArray[Any]) -> NDArray[np.float64]:
+    """2 TP / (images + predicted) in percent; 0 where a class has neither."""
+    return _percent(2 * correct, images_and_predicted, empty=0.0)
 
 
 def _percent(part: NDArray[Any], whole: NDArray[Any], empty: float) -> NDArray[np.float64]:
@@ -98,7 +109,7 @@ def task_accuracy(predictions: Sequence[Predictions], head: Head) -> NDArray[np.
         counts = confusion(p, head)
         tasks = np.searchsorted(ends, np.arange(len(counts)), side="right")  # (C,) task of each class
         correct, images = (np.bincount(tasks, each) for each in (counts.diagonal(), counts.sum(axis=1)))
-        a[t, : t + 1] = _percent(correct, images, empty=np.nan)
+        a[t, : t + 1] = accuracy_from(correct, images)
     return a
 
 
@@ -123,7 +134,7 @@ def _mean(values: NDArray[np.float64]) -> float:
 
 def per_class(p: Predictions, head: Head) -> dict[str, Figures]:
     """Recall, precision, F1 and number of images by the name of the class."""
-    columns = {rate: _plain(values) for rate, values in _rates(confusion(p, head)).items()}
+    columns = {rate: _plain(values) for rate, values in rates(confusion(p, head)).items()}
     return {name: {rate: column[i] for rate, column in columns.items()} for i, name in enumerate(p.classes)}
 
 
@@ -148,9 +159,9 @@ def _only(p: Predictions, source: str) -> Predictions:
 
 
 def _of_source(p: Predictions, head: Head) -> Figures:
-    rates = _rates(confusion(p, head))
-    occurs = rates["images"] > 0
-    means = {rate: float(values[occurs].mean()) for rate, values in rates.items()}
+    by_class = rates(confusion(p, head))
+    occurs = by_class["images"] > 0
+    means = {rate: float(values[occurs].mean()) for rate, values in by_class.items()}
     own = {"accuracy": accuracy(p, head), "images": len(p.images), "per_class": per_class(p, head)}
     return means | own
 

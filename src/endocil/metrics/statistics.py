@@ -1,17 +1,19 @@
-"""How far a number may be trusted: intervals, paired comparisons, corrections and ranks, from arrays alone.
+"""Confidence intervals, paired tests, corrections for many comparisons, and ranks, from arrays alone.
 
 A measure is a function of sums over test images, so a resample is one matrix product: how often each unit was
 drawn times what each unit adds to the sums. A unit is an image, or a group of images (a patient, a clip, near
 duplicates), which is drawn whole, because images of a group are right and wrong together.
+scipy.stats is imported where it is used: it takes a second, and most commands need none of it.
 docs/statistics.md defines every number."""
 
 import math
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
+from endocil.metrics.metrics import accuracy_from, f1_from
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -32,21 +34,20 @@ def accuracy_measure(right: Bools, counted: Bools) -> Measure:
     """Share of the counted images that are right; NaN where a resample has none of them."""
 
     def value(sums: Floats) -> Floats:
-        return np.where(sums[:, 1] > 0, 100.0 * sums[:, 0] / np.maximum(sums[:, 1], 1), np.nan)
+        return accuracy_from(sums[:, 0], sums[:, 1])
 
     return Measure(np.stack([right & counted, counted], axis=1).astype(np.float32), value)
 
 
 def macro_f1_measure(labels: Indices, predicted: Indices, n_classes: int, counted: Bools) -> Measure:
     """Plain mean over the classes of 2 TP / (images + predicted), 0 where a class has neither."""
-    true, given = (
+    own, given = (
         np.eye(n_classes, dtype=np.float32)[rows] * counted[:, None] for rows in (labels, predicted)
     )
-    tally = np.concatenate([true * given, true + given], axis=1)  # (N, 2C)
+    tally = np.concatenate([own * given, own + given], axis=1)  # (N, 2C)
 
     def value(sums: Floats) -> Floats:
-        hits, whole = sums[:, :n_classes], sums[:, n_classes:]
-        return np.asarray((200.0 * hits / np.maximum(whole, 1)).mean(axis=1))
+        return np.asarray(f1_from(sums[:, :n_classes], sums[:, n_classes:]).mean(axis=1))
 
     return Measure(tally, value)
 
@@ -139,14 +140,12 @@ def bootstrap_p(differences: Floats) -> float:
 
 
 def mcnemar_p(right: Bools, other_right: Bools) -> float:
-    """Exact two-sided McNemar test: of the images that one of two gets right, is half each a plain guess?"""
+    """Exact two-sided McNemar test: of the images that only one of two gets right, does each get half?"""
+    from scipy.stats import binomtest  # type: ignore[import-untyped]
+
     only = int(np.sum(right & ~other_right))
-    n = only + int(np.sum(~right & other_right))
-    term = ways = 1  # each binomial coefficient from the one before: many images take no minutes
-    for i in range(min(only, n - only)):
-        term = term * (n - i) // (i + 1)
-        ways += term
-    return min(1.0, 2 * ways / (1 << n))
+    discordant = only + int(np.sum(~right & other_right))
+    return float(binomtest(only, discordant).pvalue) if discordant else 1.0
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -159,52 +158,39 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def ranks(scores: Floats) -> Floats:
-    """(data sets, methods) scores -> rank of each method on each data set, 1 the highest; equals share a mean rank."""
-    higher = (scores[:, None, :] > scores[:, :, None]).sum(axis=2)
-    equal = (scores[:, None, :] == scores[:, :, None]).sum(axis=2)  # itself among them
-    return np.asarray(higher + (equal + 1) / 2)
+    """(data sets, methods) scores -> rank of each method on each data set, 1 the highest; ties share a mean rank."""
+    from scipy.stats import rankdata
+
+    return np.asarray(rankdata(-scores, axis=1), dtype=np.float64)
 
 
 def friedman(scores: Floats) -> tuple[float, float]:
-    """Friedman's chi-squared of (data sets, methods) scores, corrected for ties, and its p; NaN if all are tied."""
+    """Friedman's chi-squared of (data sets, methods) scores, corrected for ties, and its p; NaN if all are tied.
+
+    scipy's own function refuses two methods, so only the tail is taken from there."""
+    from scipy.stats import chi2
+
     (n, k), each = scores.shape, ranks(scores)
-    if not (spread := float(np.sum((each - (k + 1) / 2) ** 2))):
+    variation = float(np.sum((each - (k + 1) / 2) ** 2))
+    if not variation:
         return math.nan, math.nan
-    statistic = float((k - 1) * np.sum((each.sum(axis=0) - n * (k + 1) / 2) ** 2) / spread)
-    return statistic, chi_squared_tail(statistic, k - 1)
-
-
-def chi_squared_tail(x: float, freedom: int) -> float:
-    """P(chi-squared > x), by its finite sum."""
-    half, odd = x / 2, freedom % 2 / 2
-    powers = [i + odd for i in range(freedom // 2)]
-    tail = math.erfc(math.sqrt(half)) if odd else 0.0
-    return tail + math.fsum(math.exp(-half) * half**i / math.gamma(i + 1) for i in powers)
+    statistic = float((k - 1) * np.sum((each.sum(axis=0) - n * (k + 1) / 2) ** 2) / variation)
+    return statistic, float(chi2.sf(statistic, k - 1))
 
 
 def t_quantile(freedom: int, level: float = LEVEL) -> float:
-    """t with P(-t < T < t) = level, by bisection on the finite sum for whole degrees of freedom."""
-    low, high = 0.0, 1e5
-    while high - low > 1e-9 * max(1.0, low):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _t_inside(middle, freedom) < level else (low, middle)
-    return high
+    """t with P(-t < T < t) = level."""
+    from scipy.stats import t
+
+    return float(t.ppf((1 + level) / 2, freedom))
 
 
 def paired_t_p(differences: Sequence[float]) -> float:
     """Two-sided t test of paired differences: is their mean 0? One difference alone, or nothing but zeros: 1."""
-    n = len(differences)
-    if n < 2 or not any(differences):
+    from scipy.stats import ttest_1samp
+
+    if len(differences) < 2 or not any(differences):
         return 1.0
-    error = statistics.stdev(differences) / math.sqrt(n)
-    return 1.0 - _t_inside(abs(statistics.fmean(differences)) / error, n - 1) if error else 0.0
-
-
-def _t_inside(t: float, freedom: int) -> float:
-    odd, angle = freedom % 2, math.atan(t / math.sqrt(freedom))
-    sine, cosine2 = math.sin(angle), math.cos(angle) ** 2
-    term = total = sine * math.cos(angle) if odd else sine
-    for i in range(1 + odd, freedom - 1, 2):
-        term *= cosine2 * i / (i + 1)
-        total += term
-    return (angle + (total if freedom > 1 else 0.0)) * 2 / math.pi if odd else total
+    if np.ptp(differences) == 0:
+        return 0.0  # without any spread t is infinite
+    return float(ttest_1samp(differences, 0.0).pvalue)

@@ -50,7 +50,7 @@ class Drawn:
         shares: Mapping[Hashable, tuple[Bools, Bools]],
         measures: Mapping[Hashable, Measure] | None = None,
     ) -> None:
-        """`shares`: which images are right, and which are counted; `metric` as in `SharedTest.resampling`."""
+        """`shares`: which images are right, and which are counted; `metric` as in `CommonTestSet.resampling`."""
         self.units = versions.tested.units
         self.shares = dict(shares)
         self.measures = {name: accuracy_measure(*asked) for name, asked in shares.items()} | dict(

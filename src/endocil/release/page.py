@@ -18,9 +18,9 @@ from endocil.html.markup import (
     policy_hash,
     scrolling,
 )
+from endocil.io.tables import DASH
 from endocil.model.disclaimer import NOTICE
 from endocil.release.gate import QUANTITIES
-from endocil.runs.experiments import DASH
 
 Record = dict[str, Any]
 LEFT, RIGHT, ROW, TOP, BOTTOM = 12, 12, 42, 8, 44

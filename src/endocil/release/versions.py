@@ -18,7 +18,7 @@ from endocil.metrics.statistics import Bools, Floats, Indices
 from endocil.model.inference import Predicted
 from endocil.model.model import Model as Bundle
 from endocil.model.predictions import Head
-from endocil.reports.paired_predictions import SharedTest
+from endocil.runs.paired_predictions import CommonTestSet
 from endocil.settings.settings import load_settings
 
 
@@ -58,7 +58,7 @@ class View:
 class Versions:
     """Two versions side by side. Classes: those of the old one, then those that only the new one knows."""
 
-    tested: SharedTest
+    tested: CommonTestSet
     old: View
     new: View
     base: Bools  # (N,) images of classes that the old version knows: the ones on which both can be right
@@ -87,7 +87,7 @@ def side_by_side(test: Labelled, old: Said, new: Said) -> Versions:
             f"{', '.join(old.classes[:8])}: give test images whose classes have its names"
         )
     rows = np.flatnonzero(kept)
-    tested = SharedTest(
+    tested = CommonTestSet(
         tuple(test.images[row] for row in rows),
         classes,
         labels,

@@ -1,4 +1,4 @@
-"""What the runs of one experiment say together: means over its seeds, None where one of them has no value."""
+"""Means over the seeds of one experiment, None where one of its runs has no value."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from endocil.io.tables import Cell, Column, Spread, Table, spread
+from endocil.metrics.metrics import rates
 from endocil.model.predictions import Head
-from endocil.reports.tables import Cell, Column, Spread, Table, spread
+from endocil.reports.tables import budgets_of
 from endocil.runs.experiments import Group
 from endocil.runs.records import RunRecord
 
@@ -15,7 +17,6 @@ HEAD = "softmax"  # the reported head
 
 Runs = Group[RunRecord]
 Matrix = list[list[float | None]]
-
 
 CLASS_RATES = ("recall", "precision", "f1")
 SOURCE_RATES = ("accuracy", "recall", "f1")  # recall and F1: means over the classes that occur in the source
@@ -100,20 +101,14 @@ def _aligned(metrics: Mapping[str, Any], classes: Sequence[str]) -> np.ndarray:
 def class_rates(group: Runs) -> list[list[tuple[float | None, ...]]]:
     """CLASS_RATES of each class seen so far, means over the seeds: after each task, or after the last alone."""
     return [
-        [tuple(map(mean, zip(*rates, strict=True))) for rates in zip(*map(_rates, counts), strict=True)]
+        [tuple(map(mean, zip(*of_seeds, strict=True))) for of_seeds in zip(*map(_rates, counts), strict=True)]
         for counts in _counts(group)
     ]
 
 
-def _rates(counts: np.ndarray) -> list[tuple[float | None, ...]]:
-    """As in endocil.metrics.metrics: nothing divided by nothing is no recall, but a precision and F1 of 0."""
-    right, images, given = counts.diagonal(), counts.sum(axis=1), counts.sum(axis=0)
-    found: list[tuple[float | None, ...]] = []
-    for i, n in enumerate(images.tolist()):
-        recall = 100.0 * right[i] / n if n else None
-        both = max(n + int(given[i]), 1)
-        found.append((recall, 100.0 * right[i] / max(int(given[i]), 1), 200.0 * right[i] / both))
-    return found
+def _rates(counts: np.ndarray) -> list[tuple[float, ...]]:
+    by_rate = rates(counts)
+    return list(zip(*(by_rate[name].tolist() for name in CLASS_RATES), strict=True))
 
 
 def per_class(group: Runs) -> list[Row]:
@@ -127,12 +122,9 @@ def per_source(group: Runs) -> list[Row]:
     return [replace(_row(group, "per_source", name, SOURCE_RATES), name=name or "unknown") for name in names]
 
 
-def _row(group: Runs, kind: str, name: str, rates: Sequence[str]) -> Row:
-    found = [run.metrics[HEAD][kind].get(name, {}) for run in group.results]
-    return Row(name, found[0]["images"], tuple(mean(each.get(rate) for each in found) for rate in rates))
-
-
-# Class by class: how much of each was recognised after the last task.
+def _row(group: Runs, kind: str, name: str, columns: Sequence[str]) -> Row:
+    own = [run.metrics[HEAD][kind].get(name, {}) for run in group.results]
+    return Row(name, own[0]["images"], tuple(mean(each.get(column) for each in own) for column in columns))
 
 
 def class_table(groups: Sequence[Runs], head: Head = "softmax") -> Table:
@@ -147,12 +139,11 @@ def class_table(groups: Sequence[Runs], head: Head = "softmax") -> Table:
         Column("mean", "Mean", True, "max"),
     )
     caption = f"Recall of each class after the last task, {head.replace('_', '-')} head, in percent"
-    contests = tuple("" if group.incremental else None for group in groups)
-    return Table(caption, columns, tuple(_class_row(group, classes, head) for group in groups), contests)
+    rows, budgets = tuple(_class_row(group, classes, head) for group in groups), budgets_of(groups)
+    return Table(caption + budgets.note(), columns, rows, budgets.rankings())
 
 
 def _class_row(group: Runs, classes: Sequence[str], head: Head) -> tuple[Cell, ...]:
-    found = [run.metrics[head] for run in group.results]
-    recalls = (spread(one["per_class"][name]["recall"] for one in found) for name in classes)
-    mean = spread(one["balanced_last"] for one in found)
-    return (group.label, len(group.seeds), *recalls, mean)
+    metrics = [run.metrics[head] for run in group.results]
+    recalls = (spread(one["per_class"][name]["recall"] for one in metrics) for name in classes)
+    return (group.label, len(group.seeds), *recalls, spread(one["balanced_last"] for one in metrics))

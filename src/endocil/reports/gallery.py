@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image
 
 from endocil.html.markup import details, escaped, plain_table
+from endocil.io.tables import DASH
 from endocil.reports.averages import Runs
-from endocil.runs.experiments import DASH
 
 THUMBNAIL = 64  # pixels
 QUALITY = 85  # of the JPEG pictures: 600 of them are about 2 MB of page

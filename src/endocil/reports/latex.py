@@ -3,8 +3,8 @@
 The document needs \\usepackage{booktabs}, and amssymb where a table has ticks.
 """
 
-from endocil.reports.tables import TITLES, Cell, Column, Spread, Table, shown, within
-from endocil.runs.experiments import DASH
+from endocil.io.tables import DASH, Cell, Column, Spread, Table, shown, within
+from endocil.reports.tables import TITLES
 
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -29,12 +29,11 @@ SPECIAL = {
 ARROWS = {"max": r"$\uparrow$", "min": r"$\downarrow$"}
 
 
-def latex(table: Table, *, label: str = "tab:results", note: str = "") -> str:
-    """The whole table environment; `note` ends the caption."""
+def latex(table: Table, *, caption: str | None = None, label: str = "tab:results", note: str = "") -> str:
+    """The whole table environment. `caption` takes the place of the table's own, which `note` ends."""
     best, second = table.marked(), table.marked(place=2)
-    caption = " ".join(
-        filter(None, [escaped(table.caption) + ".", _legend(bool(best), bool(second)), escaped(note)])
-    )
+    parts = [escaped(table.caption) + ".", _legend(bool(best), bool(second)), escaped(note)]
+    caption = " ".join(filter(None, parts)) if caption is None else escaped(caption)
     lines = [
         r"\begin{table}[htbp]",
         r"\centering",
@@ -45,10 +44,15 @@ def latex(table: Table, *, label: str = "tab:results", note: str = "") -> str:
         _line([_head(column) for column in table.columns]),
         r"\midrule",
     ]
-    for i, row in enumerate(table.rows):
-        lines.append(_line([_cell(cell, (i, j) in best, (i, j) in second) for j, cell in enumerate(row)]))
-        if any(map(within, row)):
-            lines.append(_line([_below(cell) for cell in row]))
+    for number, (section, rows) in enumerate(table.by_section()):
+        if section:
+            lines += [r"\midrule"] if number else []
+            lines.append(rf"\multicolumn{{{len(table.columns)}}}{{l}}{{\textit{{{escaped(section)}}}}} \\")
+        for i in rows:
+            row = table.rows[i]
+            lines.append(_line([_cell(cell, (i, j) in best, (i, j) in second) for j, cell in enumerate(row)]))
+            if any(map(within, row)):
+                lines.append(_line([_below(cell) for cell in row]))
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}"]) + "\n"
 
 

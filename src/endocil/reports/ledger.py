@@ -11,11 +11,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from endocil.errors import EndocilError
-from endocil.io.files import portable, write_atomically
-from endocil.reports.tables import Table
-from endocil.runs.experiments import data_label, digest, evaluated_part, flat, identity, label
-from endocil.runs.records import Complete, Json, RunRecord, read_run
+from endocil.errors import EndocilError, FileFormatError
+from endocil.io.files import last_name, portable, write_atomically
+from endocil.io.tables import Table
+from endocil.methods import method_class
+from endocil.runs.experiments import digest, evaluated_part, flat, identity, label, method_title
+from endocil.runs.records import Complete, Json, RunRecord, completed, read_run
 
 LEDGER = Path("docs/results")
 # The components that an ablation exchanges, in the paper's order.
@@ -56,10 +57,10 @@ def add_to_ledger(run_folder: Path, ledger_folder: Path = LEDGER, *, content: st
             f"{run_folder} was evaluated on its {evaluated_part(record.settings)} part, for tuning; "
             f"the ledger takes results on the test part alone"
         )
-    there = find_in_ledger(record.settings, ledger_folder)
-    if there is not None:
-        refuse_other_images(there, in_all(record.images), lambda: content, where=run_folder)
-        raise AlreadyInLedgerError(there)
+    existing = find_in_ledger(record.settings, ledger_folder)
+    if existing is not None:
+        refuse_other_images(existing, in_all(record.images), lambda: content, where=run_folder)
+        raise AlreadyInLedgerError(existing)
     file = Path(ledger_folder) / ledger_name(record.settings)
     write_atomically(file, _compact_json(_entry(record, content)))
     return file
@@ -75,18 +76,18 @@ def refuse_other_images(
 ) -> None:
     """A folder of the same name somewhere else may hold other images: their numbers must not pass for these.
 
-    `content` may have to read all images, so it is asked only where the entry has something to compare it with."""
+    `content` may have to read all images, so it is called only where the entry has something to compare it with."""
     entry = _read_entry(file)
     known = in_all(entry.images)
     if known != counts:
-        told = f"{sum(known.values())}, here {sum(counts.values())}"
+        difference = f"{sum(known.values())}, here {sum(counts.values())}"
     else:
         here = None if entry.content is None else content()
         if here is None or here == entry.content:
             return
-        told = f"digest {entry.content}, here {here}"
+        difference = f"digest {entry.content}, here {here}"
     raise EndocilError(
-        f"{file} has the settings of {where}, but on other images ({told}); "
+        f"{file} has the settings of {where}, but on other images ({difference}); "
         f"rename the data folder or choose another ledger"
     )
 
@@ -105,9 +106,9 @@ def find_in_ledger(
         return file
     if complete is None or not Path(ledger_folder).is_dir():
         return None
-    wanted = identity(settings)
+    own = identity(settings)
     entries = read_ledger(ledger_folder, complete=complete)
-    return next((entry.file for entry in entries if identity(entry.settings) == wanted), None)
+    return next((entry.file for entry in entries if identity(entry.settings) == own), None)
 
 
 def ledger_name(settings: Mapping[str, Any]) -> str:
@@ -115,7 +116,11 @@ def ledger_name(settings: Mapping[str, Any]) -> str:
     values = flat(settings)
     components = [str(values[key]) for key in COMPONENTS if key in values]
     buffer = values.get("memory.per_class", values.get("memory.total", 0))
-    parts = [data_label(settings), label(settings), *components, f"b{buffer}", f"s{settings['seed']}"]
+    data, method = (str(settings[section]["name"]).rpartition(":")[2] for section in ("data", "method"))
+    folder = last_name(settings["data"].get("root") or data)
+    data = data if folder == data else f"{data} {folder}"
+    method += label(settings).removeprefix(method_title(settings["method"]["name"]))  # "(evaluate=student)"
+    parts = [data, method, *components, f"b{buffer}", f"s{settings['seed']}"]
     return "-".join([*map(_plain, parts), digest(settings)]) + ".json"
 
 
@@ -142,10 +147,10 @@ def _read_entry(file: Path) -> Entry:
         measured = {
             key: stored.get(key) for key in ("parameters", "seconds", "seconds_per_epoch", "peak_megabytes")
         }
-        about = {"images": stored.get("images", {}), "content": stored.get("content")}
-        return Entry(file, stored["settings"], stored["metrics"], stored["exemplars"], **measured, **about)
+        images = {"images": stored.get("images", {}), "content": stored.get("content")}
+        return Entry(file, stored["settings"], stored["metrics"], stored["exemplars"], **measured, **images)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise EndocilError(
+        raise FileFormatError(
             f"{file} is not an entry of the ledger ({error}); remove it and add the run again "
             f"with `endocil ledger add RUN`"
         ) from error
@@ -171,7 +176,7 @@ def _without_confusions(head: Any) -> Any:
 
 
 def _measured(record: RunRecord) -> dict[str, Any]:
-    """Time of training, and memory and parameters where the run tells them.
+    """Time of training, and memory and parameters where the run has recorded them.
 
     `seconds` are what the method costs; of these another run has spent `shared_seconds`, on a shared first task."""
     timed = [event for event in record.events_of("epoch") if "seconds" in event]
@@ -207,44 +212,35 @@ def _compact_json(value: Any) -> str:
     """Indented, but each list of numbers on one line: short to read and small in a diff."""
     text = json.dumps(value, indent=1, allow_nan=False)
     # A text holds no raw line break, so "[" before one opens a list.
-    return re.sub(r"\[\n[^\[\]{}\"]*\]", lambda found: _on_one_line(found[0]), text) + "\n"
+    return re.sub(r"\[\n([^\[\]{}\"]*)\]", lambda match: f"[{' '.join(match[1].split())}]", text) + "\n"
 
 
-def _on_one_line(numbers: str) -> str:
-    return "[" + " ".join(numbers[1:-1].split()) + "]"
-
-
-# Tables that the program writes into README and docs, between markers, so that they stay what was measured.
-
+# The markers between which tables are written into documents, so that they stay what was measured.
 PLACE = re.compile(r"<!-- ledger:([\w-]+) -->(.*?)<!-- /ledger -->", re.DOTALL)
 OPENING = re.compile(r"<!-- ledger:([\w-]+) -->")
 
 
 def insert_tables(file: Path, tables: Mapping[str, Table], *, check: bool = False) -> bool:
-    """Put each table in its place in the file and tell whether the file changed.
+    """Put each table between its markers in the file, and return whether the file changed.
 
-    With `check` the file stays as it is, and the answer tells whether it would change."""
+    With `check` the file stays as it is, and the result is whether it would change."""
     file = Path(file)
-    before = _read(file)
-    _refuse_bad_places(file, before, tables)
-    after = PLACE.sub(lambda found: _filled(found[1], tables[found[1]]), before)
+    try:
+        before = file.read_bytes().decode("utf-8")  # as bytes, because reading text would change line ends
+    except (OSError, UnicodeDecodeError) as error:
+        raise EndocilError(f"cannot read {file}: {error}") from error
+    _refuse_bad_markers(file, before, tables)
+
+    def filled(match: re.Match[str]) -> str:
+        return f"<!-- ledger:{match[1]} -->\n\n{tables[match[1]].markdown()}\n<!-- /ledger -->"
+
+    after = PLACE.sub(filled, before)
     if after != before and not check:
         write_atomically(file, after)
     return after != before
 
 
-def _filled(name: str, table: Table) -> str:
-    return f"<!-- ledger:{name} -->\n\n{table.markdown()}\n<!-- /ledger -->"
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_bytes().decode("utf-8")  # as bytes, because reading text would change line ends
-    except (OSError, UnicodeDecodeError) as error:
-        raise EndocilError(f"cannot read {file}: {error}") from error
-
-
-def _refuse_bad_places(file: Path, text: str, tables: Mapping[str, Table]) -> None:
+def _refuse_bad_markers(file: Path, text: str, tables: Mapping[str, Table]) -> None:
     opened = OPENING.findall(text)
     if not opened:
         raise EndocilError(
@@ -265,9 +261,6 @@ def uses_method_defaults(settings: Mapping[str, Any], components: bool = False) 
     """Are the options of [method] and [memory] the method's defaults, apart from its name, head and memory size?
 
     With `components`, the components of an ablation may differ."""
-    from endocil.methods import method_class
-    from endocil.runs.records import completed
-
     exchanged = {key.partition(".")[2] for key in COMPONENTS} if components else set()
     kept = {"per_class", "total", *exchanged}
     name = settings["method"]["name"]

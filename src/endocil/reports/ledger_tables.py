@@ -1,12 +1,24 @@
-"""Tables from the ledger: every experiment, both heads with their costs, and the ablation of the components."""
+"""Tables from the ledger, data set by data set: all experiments, both heads with their costs, and the ablation."""
 
 import json
 from collections import Counter
 from collections.abc import Sequence
 
+from endocil.io.tables import DASH, Cell, Column, Table, spread
 from endocil.reports.ledger import Entry
-from endocil.reports.tables import Cell, Column, Table, metric_cells, metric_columns, spread
-from endocil.runs.experiments import DASH, Group, flat, groups, identity, label, split_label, varying
+from endocil.reports.tables import metric_cells, metric_columns
+from endocil.runs.experiments import (
+    Group,
+    budget,
+    data_title,
+    flat,
+    groups,
+    identity,
+    label,
+    split_title,
+    varying,
+)
+from endocil.runs.records import Json
 
 # The paper's name of a component, its setting, and the values for "with" and "without" it.
 ABLATION = (
@@ -14,62 +26,81 @@ ABLATION = (
     ("PRCBL", "method.loss", "prior_regularized", "cross_entropy"),
     ("CFG", "method.gradients", "calibrated", "plain"),
 )
+HEADS = {"softmax": "softmax", "nearest_mean": "nearest mean"}
 TICK = "✓"
 
 Entries = Group[Entry]
 
 
+def section(settings: Json) -> str:
+    """The data set with its split, and what all rows below it share."""
+    return ": ".join(filter(None, [split_title(settings), shared_budget(settings)]))
+
+
+def shared_budget(settings: Json) -> str:
+    """Image size, network width and epochs."""
+    values = flat(settings)
+    shared = (("data.size", "{} px"), ("network.width", "width {}"), ("train.epochs", "{} epochs per task"))
+    return ", ".join(text.format(values[key]) for key, text in shared if key in values)
+
+
 def ledger_table(entries: Sequence[Entry]) -> Table:
-    """Every experiment, data set by data set, mean ± sample standard deviation over its seeds."""
-    found = sorted(groups(entries, split_label), key=_order)
+    """Every experiment, mean ± sample standard deviation over its seeds."""
+    experiments = _ordered(entries)
     columns = (
-        Column("data", "Data"),
         Column("method", "Method"),
         Column("tasks", "Tasks", True),
-        Column("buffer", "Buffer", True),
+        Column("exemplars", "Exemplars per class", True),
         Column("seeds", "Seeds", True),
         *metric_columns(),
     )
-    return Table("Runs in the ledger, in percent", columns, tuple(map(_ledger_row, found)), _contests(found))
+    rows = tuple(
+        (
+            group.label,
+            len(group.first.metrics["task_sizes"]),
+            _exemplars(group.first),
+            len(group.seeds),
+            *metric_cells(group),
+        )
+        for group in experiments
+    )
+    caption = "Runs in the ledger, in percent"
+    return Table(caption, columns, rows, _rankings(experiments), _sections(experiments))
 
 
-def _order(group: Entries) -> tuple[str, bool, int, str]:
-    entry = group.first
-    return (split_label(entry.settings), not group.incremental, entry.exemplars, group.label)
-
-
-def _ledger_row(group: Entries) -> tuple[Cell, ...]:
-    entry = group.first
-    tasks = len(entry.metrics["task_sizes"])
-    return (
-        split_label(entry.settings),
-        group.label,
-        tasks,
-        _buffer(entry),
-        len(group.seeds),
-        *metric_cells(group),
+def _ordered(entries: Sequence[Entry]) -> list[Entries]:
+    """By data set; upper bounds last, methods without exemplars first."""
+    return sorted(
+        groups(entries, section),
+        key=lambda one: (*_section_order(one), not one.incremental, one.first.exemplars, one.label.lower()),
     )
 
 
-def _buffer(entry: Entry) -> str | None:
-    """Exemplars per class or in all; a method without a memory has none."""
-    memory = entry.settings.get("memory", {})
-    if not entry.exemplars:
-        return None
-    return (
-        f"{memory['total']} in all" if memory.get("total") else str(memory.get("per_class", entry.exemplars))
-    )
+def _section_order(group: Entries) -> tuple[str, bool, str]:
+    """By data set, split by image first."""
+    settings = group.first.settings
+    return data_title(settings), data_title(settings) != split_title(settings), section(settings)
 
 
-def _contests(found: Sequence[Entries]) -> tuple[str | None, ...]:
+def _sections(experiments: Sequence[Entries]) -> tuple[str, ...]:
+    return tuple(section(group.first.settings) for group in experiments)
+
+
+def _exemplars(entry: Entry) -> str | None:
+    """Exemplars per class, or in all; none of a method that keeps none."""
+    return str(budget(entry)["exemplars"]) if entry.exemplars else None
+
+
+def _rankings(experiments: Sequence[Entries]) -> tuple[str | None, ...]:
     """A best value is marked only among experiments with the same seeds: a single run may be a lucky one."""
-    keys = [_contest(group) for group in found]
-    seeds = {key: {group.seeds for one, group in zip(keys, found, strict=True) if one == key} for key in keys}
+    keys = [_ranking(group) for group in experiments]
+    pairs = list(zip(keys, experiments, strict=True))
+    seeds = {key: {group.seeds for other, group in pairs if other == key} for key in keys}
     return tuple(key if len(seeds[key]) == 1 else None for key in keys)
 
 
-def _contest(group: Entries) -> str | None:
-    """Who may be compared: same images, tasks, training and buffer, whatever the method and components."""
+def _ranking(group: Entries) -> str | None:
+    """What experiments must share to be ranked: images, tasks, training and exemplars, not method and components."""
     if not group.incremental:
         return None
     values = identity(group.first.settings)
@@ -77,23 +108,21 @@ def _contest(group: Entries) -> str | None:
 
 
 def _is_own(key: str) -> bool:
-    """What a method brings along: its components and options, but not the size of the memory it was given."""
+    """Whether a setting belongs to the method: its components and options, but not the number of exemplars."""
     sizes = ("memory.per_class", "memory.total")
     return key == "seed" or (key.startswith(("method.", "memory.")) and key not in sizes)
 
 
-HEADS = {"softmax": "softmax", "nearest_mean": "nearest mean"}
-
-
 def costs_table(entries: Sequence[Entry]) -> Table:
-    """Both heads, and what each costs: parameters that predict, time and memory of training.
+    """Both heads, and what each costs: parameters used in prediction, time and memory of training.
 
-    Of the runs that measured it, all others apart: so every row is the mean of the same runs."""
-    measured = [entry for entry in entries if entry.peak_megabytes is not None]
-    found = sorted(groups(measured, split_label), key=_order)
-    lines = [(group, head) for group in found for head in HEADS if group.first.metrics.get(head) is not None]
+    Only runs that measured their memory: so every row is the mean of the same runs."""
+    experiments = _ordered([entry for entry in entries if entry.peak_megabytes is not None])
+    rankings = dict(zip(map(id, experiments), _rankings(experiments), strict=True))
+    lines = [
+        (group, head) for group in experiments for head in HEADS if group.first.metrics.get(head) is not None
+    ]
     columns = (
-        Column("data", "Data"),
         Column("method", "Method"),
         Column("head", "Head"),
         Column("seeds", "Seeds", True),
@@ -103,46 +132,67 @@ def costs_table(entries: Sequence[Entry]) -> Table:
         Column("minutes", "Minutes", True),
         Column("peak_megabytes", "Peak MB", True),
     )
-    rows = tuple(_costs_row(group, head) for group, head in lines)
-    fair = dict(zip(map(id, found), _contests(found), strict=True))
-    contests = tuple(fair[id(group)] and f"{head} {fair[id(group)]}" for group, head in lines)
-    return Table("Both heads of the runs in the ledger, in percent, and their costs", columns, rows, contests)
+    rows = tuple(
+        (
+            group.label,
+            HEADS[head],
+            len(group.seeds),
+            *metric_cells(group, head),
+            *(_costs(group.results) if head == "softmax" else (None,) * 4),
+        )
+        for group, head in lines
+    )
+    return Table(
+        "Both heads of the runs in the ledger, in percent, and their costs",
+        columns,
+        rows,
+        tuple(rankings[id(group)] and f"{head} {rankings[id(group)]}" for group, head in lines),
+        _sections([group for group, _ in lines]),
+    )
 
 
-def _costs_row(group: Entries, head: str) -> tuple[Cell, ...]:
-    name = (split_label(group.first.settings), group.label, HEADS[head], len(group.seeds))
-    costs = _costs(group) if head == "softmax" else (None,) * 4
-    return (*name, *metric_cells(group, head), *costs)
-
-
-def _costs(group: Entries) -> tuple[Cell, ...]:
-    measured = group.results
-    megabytes = sum(entry.peak_megabytes or 0.0 for entry in measured) / len(measured)
+def _costs(results: Sequence[Entry]) -> tuple[Cell, ...]:
+    n = len(results)
     return (
-        f"{measured[0].parameters:,}",
-        spread(entry.seconds_per_epoch for entry in measured),
-        f"{sum(entry.seconds or 0.0 for entry in measured) / len(measured) / 60:.1f}",
-        f"{megabytes:,.0f}",
+        f"{results[0].parameters:,}",
+        spread(entry.seconds_per_epoch for entry in results),
+        f"{sum(entry.seconds or 0.0 for entry in results) / n / 60:.1f}",
+        f"{sum(entry.peak_megabytes or 0.0 for entry in results) / n:,.0f}",
     )
 
 
 def ablation_table(entries: Sequence[Entry]) -> Table:
     """With and without each of the three components: the runs whose settings name all three, and that differ
     in them alone from another."""
-    named = [group for group in groups(entries) if None not in ticks(group)]
+    named = [group for group in groups(entries, section) if None not in ticks(group)]
     rows_of = Counter(map(_without_components, named))
-    found = [group for group in named if rows_of[_without_components(group)] > 1]
-    shared = _labels_without_components(found)
-    found.sort(key=lambda group: (shared[group.label], _buffer(group.first) or "", ticks(group)))
-    rows = tuple(_ablation_row(group, shared[group.label]) for group in found)
+    ablated = [group for group in named if rows_of[_without_components(group)] > 1]
+    labels = _labels_without_components(ablated)
+
+    def order(group: Entries) -> tuple[object, ...]:
+        first = group.first
+        return *_section_order(group), labels[id(group)], _exemplars(first) or "", ticks(group)
+
+    ablated.sort(key=order)
     columns = (
         *(Column(name.lower(), name) for name, *_ in ABLATION),
         Column("method", "Method"),
-        Column("buffer", "Buffer", True),
+        Column("exemplars", "Exemplars per class", True),
         Column("seeds", "Seeds", True),
         *metric_columns(),
     )
-    return Table("Ablation of the three components, in percent", columns, rows, _contests(found))
+    rows = tuple(
+        (
+            *(TICK if tick else DASH for tick in ticks(group)),
+            labels[id(group)],
+            _exemplars(group.first),
+            len(group.seeds),
+            *metric_cells(group),
+        )
+        for group in ablated
+    )
+    caption = "Ablation of the three components, in percent"
+    return Table(caption, columns, rows, _rankings(ablated), _sections(ablated))
 
 
 def ticks(group: Entries) -> tuple[bool | None, ...]:
@@ -160,13 +210,12 @@ def _without_components(group: Entries) -> str:
     return json.dumps(kept, sort_keys=True, default=str)
 
 
-def _labels_without_components(found: list[Entries]) -> dict[str, str]:
-    """The columns with the ticks tell the components; the label tells what differs besides."""
-    components = {key for _, key, *_ in ABLATION}
-    others = varying([identity(group.first.settings) for group in found]) - components - {"seed"}
-    return {group.label: label(group.first.settings, others) for group in found}
-
-
-def _ablation_row(group: Entries, name: str) -> tuple[Cell, ...]:
-    marks = (TICK if tick else DASH for tick in ticks(group))
-    return (*marks, name, _buffer(group.first), len(group.seeds), *metric_cells(group))
+def _labels_without_components(ablated: Sequence[Entries]) -> dict[int, str]:
+    """By the identity of a group: the ticks show the components, so the label shows what differs besides them."""
+    labels: dict[int, str] = {}
+    for name in set(_sections(ablated)):
+        members = [group for group in ablated if section(group.first.settings) == name]
+        components = {key for _, key, *_ in ABLATION}
+        others = varying([identity(group.first.settings) for group in members]) - components - {"seed"}
+        labels |= {id(group): label(group.first.settings, others) for group in members}
+    return labels

@@ -20,9 +20,9 @@ from endocil.html.markup import (
     scrolling,
     switches,
 )
+from endocil.io.tables import DASH
 from endocil.reports import averages
 from endocil.reports.averages import Runs
-from endocil.runs.experiments import DASH
 from endocil.runs.records import RunRecord
 
 INK_TURNS = (

@@ -7,7 +7,7 @@ import numpy as np
 
 from endocil.metrics.statistics import LEVEL, Bools, Measure, Resampling, observed, percentile_interval
 from endocil.model.predictions import HEADS, Head
-from endocil.reports.paired_predictions import read_answers
+from endocil.runs.paired_predictions import read_paired_predictions
 from endocil.runs.records import RunRecord
 
 SHOWN = ("acc_last", "f1_last", "acc_avg", "f1_avg", "af")
@@ -27,16 +27,16 @@ def results_of(run: RunRecord) -> dict[str, Any]:
 
 
 def _of_head(run: RunRecord, head: Head) -> dict[str, Any]:
-    (answers,) = read_answers([run], head)
-    tested = answers.tested
+    (paired,) = read_paired_predictions([run], head)
+    tested = paired.test_set
     shown = SHOWN if len(run.metrics["task_sizes"]) > 1 else SHOWN[:-1]  # one task cannot forget
     numbers: dict[str, Any] = {
-        metric: _with_interval(answers.measure(metric), tested.resampling(metric, RESAMPLES))
+        metric: _with_interval(paired.measure(metric), tested.resampling(metric, RESAMPLES))
         for metric in shown
     }
     by_class = tested.resampling("f1_last", RESAMPLES)
     numbers["recall"] = {
-        name: _recall(answers.accuracy_of(tested.labels == label), by_class, tested.labels == label)
+        name: _recall(paired.accuracy_on(tested.labels == label), by_class, tested.labels == label)
         for label, name in enumerate(tested.classes)
     }
     return numbers

@@ -13,9 +13,10 @@ from endocil.reports import method_section as task_views
 from endocil.reports import sections
 from endocil.reports import sections as facts
 from endocil.reports.averages import HEAD, Runs, mean
+from endocil.reports.comparisons import comparable_or_none
 from endocil.reports.gallery import Gallery, gallery
 from endocil.reports.method_section import SHADES, curves, method_section
-from endocil.reports.ranking import contest, examined_or_none, what_was_run
+from endocil.reports.ranking import ranking, what_was_run
 from endocil.runs.experiments import groups as grouped
 from endocil.runs.records import RunRecord
 
@@ -37,10 +38,10 @@ def page(
 ) -> str:
     """The page as text. All runs must have been tested on the same classes and as many images."""
     _refuse_unlike(records)
-    examined = examined_or_none(records)
+    examined = comparable_or_none(records)
     # Methods that learn task by task come first, the upper bound after them, everywhere on the page.
     groups = sorted(grouped(records), key=lambda group: not group.incremental)
-    found = contest(examined)
+    found = ranking(examined)
     parts = [
         ("results", "Results", sections.results(groups, examined, found)),
         ("noise", "Is it noise?", sections.verdicts(groups, found)),

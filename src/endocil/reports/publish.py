@@ -1,4 +1,6 @@
-"""The published folder: whole or not there. One that was published before is replaced, any other is left alone."""
+"""endocil publish: tables, figures, page and an index of finished runs in one folder, whole or not there.
+
+A folder that was published before is replaced, any other is left alone."""
 
 import json
 import shutil
@@ -10,11 +12,12 @@ from typing import Any
 
 from endocil.errors import EndocilError
 from endocil.io.files import filling_folder, temporary_beside, write_atomically, write_json
+from endocil.io.tables import Column, Table
 from endocil.model.predictions import HEADS
 from endocil.reports.averages import Runs, class_table
 from endocil.reports.comparisons import (
-    Examined,
-    examine,
+    ComparableRuns,
+    comparable_runs,
     interval_note,
     interval_table,
     named,
@@ -26,11 +29,138 @@ from endocil.reports.comparisons import (
 from endocil.reports.latex import latex
 from endocil.reports.page import write_page
 from endocil.reports.ranking import what_was_run
-from endocil.reports.tables import Column, Table
 from endocil.runs.experiments import digest, groups
 from endocil.runs.records import RunRecord
 
 WRITER, RECORD = "endocil publish", "publish.json"
+VERSIONS = ("endocil", "commit", "python", "torch")
+METRICS = ("acc_last", "acc_avg")  # that are compared, as by endocil versus
+FORMATS, DPI = ("png", "pdf"), 200
+GALLERY, PRIVATE = "gallery", "images of patients; 'endocil figures --only gallery' draws it"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of the folder: its files by their names in it, and why some are missing."""
+
+    title: str
+    files: tuple[str, ...]
+    missing: str = ""
+
+
+def publish(
+    records: Sequence[RunRecord],
+    output: Path,
+    *,
+    against: str | None = None,
+    figures: bool = True,
+    tell: Callable[[str], None] = lambda line: None,
+) -> list[Piece]:
+    """Write the folder. `against`: the experiment that others are compared with; else that of the first run."""
+    refuse_foreign(output)
+    compared = comparable_runs(records)  # refuses runs on different images
+    baseline = named(compared, against, records[0].name)
+    with replacing_folder(output) as folder:
+        pieces = [*_tables(records, folder), _versus(compared, baseline, folder)]
+        tell("tables are written")
+        if figures:
+            pieces += _figures(records, folder, tell)
+            tell("figures are drawn")
+        write_page(records, folder / "report.html", title=f"endocil: {len(records)} runs")
+        pieces.append(Piece("One page about all runs, which opens offline", ("report.html",)))
+        write_atomically(folder / "index.md", index(records, pieces))
+        write_record(folder, [identity_of(run) for run in records])
+    return pieces
+
+
+def _tables(records: Sequence[RunRecord], folder: Path) -> list[Piece]:
+    pieces = []
+    for head in HEADS:
+        if all(run.metrics.get(head) is None for run in records):
+            continue
+        compared = comparable_runs(records, head)
+        note = interval_note(compared)
+        end = "" if head == "softmax" else f"-{head.replace('_', '-')}"
+        pieces.append(_table(interval_table(compared), note, folder, f"results{end}"))
+        if any(compared.test_set.sources):
+            pieces.append(_table(source_table(compared), note, folder, f"sources{end}"))
+        seeds = "± is the sample standard deviation over the seeds."
+        pieces.append(_table(class_table(compared.groups, head), seeds, folder, f"classes{end}"))
+    if not any("tables/sources" in piece.files[0] for piece in pieces):
+        why = "the images of these runs do not say which source they come from"
+        pieces.append(Piece("Accuracy for each source", (), why))
+    return pieces
+
+
+def _versus(compared: ComparableRuns, baseline: Runs, folder: Path) -> Piece:
+    differences = versus(compared, baseline, METRICS)
+    if not differences:
+        return Piece("Paired differences", (), "there is no other experiment to compare with")
+    note = versus_note(compared, differences, baseline)
+    return _table(versus_table(differences, baseline), note, folder, "versus")
+
+
+def _table(table: Table, note: str, folder: Path, name: str) -> Piece:
+    texts = {
+        "md": f"{table.caption}.\n\n{table.markdown()}\n{note}\n",
+        "tex": latex(table, label=f"tab:{name}", note=note),
+        "csv": table.csv(),
+    }
+    for form, text in texts.items():
+        write_atomically(folder / "tables" / f"{name}.{form}", text)
+    return Piece(table.caption, tuple(f"tables/{name}.{form}" for form in texts))
+
+
+def _figures(records: Sequence[RunRecord], folder: Path, tell: Callable[[str], None]) -> list[Piece]:
+    """Without the gallery of exemplars: they are images of patients, and this folder is made to be shown."""
+    from endocil.reports.figures.catalogue import NAMES, draw_all
+    from endocil.reports.figures.material import Material
+
+    pieces = []
+    for drawn in draw_all(Material(records, None, tell), folder / "figures", NAMES, FORMATS, DPI):
+        files = tuple(file.relative_to(folder).as_posix() for file in drawn.files)
+        why = PRIVATE if drawn.kind.name == GALLERY else drawn.reason
+        pieces.append(Piece(f"Figure {drawn.kind.name}: {drawn.kind.shows}", files, why))
+    return pieces
+
+
+def identity_of(run: RunRecord) -> dict[str, Any]:
+    """A run's name and seed, the digest of the settings that determine its result, and versions."""
+    versions = {name: run.environment.get(name) for name in VERSIONS}
+    return {"run": run.name, "seed": run.settings["seed"], "settings": digest(run.settings), **versions}
+
+
+def index(records: Sequence[RunRecord], pieces: Sequence[Piece]) -> str:
+    experiments = sorted(groups(records), key=lambda group: not group.incremental)
+    present = [f"- {piece.title}: {_links(piece.files)}" for piece in pieces if piece.files]
+    absent = [f"- {piece.title}: {piece.missing}" for piece in pieces if piece.missing]
+    parts = [
+        "# Results",
+        f"Written by `endocil publish`. {what_was_run(experiments)}",
+        "## Files",
+        "\n".join(present),
+        *(["## Not included", "\n".join(absent)] if absent else []),
+        "## Runs",
+        "`settings` is a digest of all settings that determine the result, as the ledger's files have it.",
+        _runs(records),
+    ]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _links(files: Sequence[str]) -> str:
+    return ", ".join(f"[{file.rpartition('/')[2]}]({file})" for file in files)
+
+
+def _runs(records: Sequence[RunRecord]) -> str:
+    label_of = {id(run): group.label for group in groups(records) for run in group.results}
+    rows = []
+    for run in records:
+        known = {key: None if value is None else str(value) for key, value in identity_of(run).items()}
+        name, *others = known.values()
+        rows.append((name, label_of.get(id(run), "counted once, under the same settings"), *others))
+    columns = [Column("run", "run"), Column("experiment", "experiment"), Column("seed", "seed", True)]
+    columns += [Column(name, name) for name in ("settings", *VERSIONS)]
+    return Table("", tuple(columns), tuple(rows)).markdown()
 
 
 def write_record(folder: Path, runs: Sequence[dict[str, Any]]) -> None:
@@ -83,143 +213,3 @@ def _published(folder: Path) -> set[str] | None:
 
 def _files(folder: Path) -> set[str]:
     return {file.relative_to(folder).as_posix() for file in folder.rglob("*") if not file.is_dir()}
-
-
-# The index of a published folder: what is in it, what is not, and which runs it comes from.
-
-VERSIONS = ("endocil", "commit", "python", "torch")
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A part of the folder: its files by their names in it, and what it lacks."""
-
-    what: str
-    files: tuple[str, ...]
-    missing: str = ""
-
-
-def identity_of(run: RunRecord) -> dict[str, Any]:
-    """What tells a run: its settings that determine the result as eight digits, seed and versions."""
-    versions = {name: run.environment.get(name) for name in VERSIONS}
-    return {"run": run.name, "seed": run.settings["seed"], "settings": digest(run.settings), **versions}
-
-
-def index(records: Sequence[RunRecord], pieces: Sequence[Piece]) -> str:
-    experiments = sorted(groups(records), key=lambda group: not group.incremental)
-    there = [f"- {piece.what}: {_links(piece.files)}" for piece in pieces if piece.files]
-    absent = [f"- {piece.what}: {piece.missing}" for piece in pieces if piece.missing]
-    parts = [
-        "# Results",
-        f"Written by `endocil publish`. {what_was_run(experiments)}",
-        "## What is here",
-        "\n".join(there),
-        *(["## What is not here", "\n".join(absent)] if absent else []),
-        "## The runs",
-        "`settings` is a digest of all settings that determine the result, as the ledger's files have it.",
-        _runs(records),
-    ]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
-
-
-def _links(files: Sequence[str]) -> str:
-    return ", ".join(f"[{file.rpartition('/')[2]}]({file})" for file in files)
-
-
-def _runs(records: Sequence[RunRecord]) -> str:
-    label_of = {id(run): group.label for group in groups(records) for run in group.results}
-    rows = []
-    for run in records:
-        known = {key: None if value is None else str(value) for key, value in identity_of(run).items()}
-        name, *others = known.values()
-        rows.append((name, label_of.get(id(run), "counted once, under the same settings"), *others))
-    columns = [Column("run", "run"), Column("experiment", "experiment"), Column("seed", "seed", True)]
-    columns += [Column(name, name) for name in ("settings", *VERSIONS)]
-    return Table("", tuple(columns), tuple(rows)).markdown()
-
-
-# Everything that can be shown of runs on the same test images, each part by the code that other commands use.
-
-METRICS = ("acc_last", "acc_avg")  # that are compared, as by endocil versus
-FORMATS, DPI = ("png", "pdf"), 200
-GALLERY, PRIVATE = "gallery", "images of patients; 'endocil figures --only gallery' draws it"
-
-
-def publish(
-    records: Sequence[RunRecord],
-    output: Path,
-    *,
-    against: str | None = None,
-    figures: bool = True,
-    tell: Callable[[str], None] = lambda line: None,
-) -> list[Piece]:
-    """Write the folder. `against`: the experiment that others are compared with; else that of the first run."""
-    refuse_foreign(output)
-    examined = examine(records)  # refuses runs on different images
-    other = named(examined, against, records[0].name)
-    with replacing_folder(output) as folder:
-        pieces = [*_tables(records, folder), _versus(examined, other, folder)]
-        tell("tables are written")
-        if figures:
-            pieces += _figures(records, folder, tell)
-            tell("figures are drawn")
-        write_page(records, folder / "report.html", title=f"endocil: {len(records)} runs")
-        pieces.append(Piece("One page about all runs, which opens offline", ("report.html",)))
-        write_atomically(folder / "index.md", index(records, pieces))
-        write_record(folder, [identity_of(run) for run in records])
-    return pieces
-
-
-def _tables(records: Sequence[RunRecord], folder: Path) -> list[Piece]:
-    pieces = []
-    for head in HEADS:
-        if all(run.metrics.get(head) is None for run in records):
-            continue
-        examined = examine(records, head)
-        note = interval_note(examined)
-        end = "" if head == "softmax" else f"-{head.replace('_', '-')}"
-        pieces.append(_table(interval_table(examined), note, folder, f"results{end}"))
-        if any(examined.tested.sources):
-            found = source_table(examined)
-            pieces.append(_table(found, note, folder, f"sources{end}"))
-        seeds = "± is the sample standard deviation over the seeds."
-        pieces.append(_table(class_table(examined.groups, head), seeds, folder, f"classes{end}"))
-    if not any("tables/sources" in piece.files[0] for piece in pieces):
-        why = "the images of these runs do not say which source they come from"
-        pieces.append(Piece("Accuracy source by source", (), why))
-    return pieces
-
-
-def _versus(examined: Examined, other: Runs, folder: Path) -> Piece:
-    found = versus(examined, other, METRICS)
-    if not found:
-        return Piece("Paired differences", (), "there is no other experiment to compare with")
-    note = versus_note(examined, found, other)
-    return _table(versus_table(found, other), note, folder, "versus")
-
-
-def _table(table: Table, note: str, folder: Path, name: str) -> Piece:
-    texts = {
-        "md": f"{table.caption}.\n\n{table.markdown()}\n{note}\n",
-        "tex": latex(table, label=f"tab:{name}", note=note),
-        "csv": table.csv(),
-    }
-    for form, text in texts.items():
-        write_atomically(folder / "tables" / f"{name}.{form}", text)
-    return Piece(table.caption, tuple(f"tables/{name}.{form}" for form in texts))
-
-
-def _figures(records: Sequence[RunRecord], folder: Path, tell: Callable[[str], None]) -> list[Piece]:
-    """Without pictures of exemplars: they are images of patients, and this folder is made to be shown."""
-    from endocil.reports.figures.catalogue import NAMES, draw_all
-    from endocil.reports.figures.material import Material
-
-    pieces = []
-    for drawn in draw_all(Material(records, None, tell), folder / "figures", NAMES, FORMATS, DPI):
-        files = tuple(file.relative_to(folder).as_posix() for file in drawn.files)
-        why = PRIVATE if drawn.kind.name == GALLERY else drawn.reason
-        pieces.append(Piece(f"Figure {drawn.kind.name}: {drawn.kind.shows}", files, why))
-    return pieces
-
-
-# From finished runs to a folder with all that can be shown of them: tables, figures, the page, and an index.

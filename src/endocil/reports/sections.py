@@ -7,11 +7,13 @@ from typing import Any
 from endocil.data.leaks import RATES
 from endocil.html.markup import details, escaped, number, plain_table, result_table, subscripted
 from endocil.io.files import portable
+from endocil.io.tables import Table
 from endocil.metrics.metrics import METRICS
 from endocil.reports import averages
 from endocil.reports.averages import HEAD, Runs
 from endocil.reports.comparisons import (
-    Examined,
+    ComparableRuns,
+    comparable_or_none,
     interval_note,
     interval_table,
     source_table,
@@ -19,8 +21,8 @@ from endocil.reports.comparisons import (
     versus_table,
 )
 from endocil.reports.method_section import heat_table
-from endocil.reports.ranking import Contest, examined_or_none, metric, told
-from endocil.reports.tables import TITLES, Table, comparison
+from endocil.reports.ranking import Ranking, findings, metric
+from endocil.reports.tables import TITLES, budgets_of, comparison
 from endocil.runs.experiments import differing, flat, written
 from endocil.runs.records import RunRecord
 
@@ -28,13 +30,13 @@ FURTHER = ("balanced_last", "af_printed", "forgetting_max")
 TURNED = 6  # more columns than these have upright headings
 
 
-def results(groups: Sequence[Runs], examined: Examined | None, found: Contest | None) -> str:
+def results(groups: Sequence[Runs], examined: ComparableRuns | None, found: Ranking | None) -> str:
     """The table, then what it says in words."""
     table = interval_table(examined) if examined else comparison(_records(groups))
     notes = [interval_note(examined)] if examined else []
     if table.marked():
         notes.insert(0, "Bold: the best of the methods that learn task by task.")
-    said = "".join(f"<p>{_with_metrics(sentence)}</p>" for sentence in told(groups, found))
+    said = "".join(f"<p>{_with_metrics(sentence)}</p>" for sentence in findings(groups, found))
     return (
         f'<div class="pair"><div class="block">{result_table(table)}</div><div class="seen">{said}</div></div>'
         f'<p class="note">{escaped(" ".join(notes))}</p>{_further(groups)}'
@@ -65,24 +67,26 @@ def _further(groups: Sequence[Runs]) -> str:
     return details("Balanced accuracy, and forgetting counted otherwise", f"{table}<dl>{meanings}</dl>")
 
 
-def verdicts(groups: Sequence[Runs], found: Contest | None) -> str:
+def verdicts(groups: Sequence[Runs], found: Ranking | None) -> str:
     """Every method against the best: accuracy after the last task in the open, the other columns below it."""
     if found is None:
-        several = len([group for group in groups if group.incremental]) > 1
+        learners = [group for group in groups if group.incremental]
         why = "the predictions are not beside the runs, or are of different images"
-        return f"<p>The differences were not tested: {why}.</p>" if several else ""
+        if items := budgets_of(learners).items:
+            why = f"the runs differ in their budget ({items})"
+        return f"<p>The differences were not tested: {why}.</p>" if len(learners) > 1 else ""
     best = escaped(found.best.label)
     note = (
         f"<p>The others are compared with {best} because it did best on these very images. That favours it a "
         f"little, and the correction for many comparisons does not know of it.</p>"
     )
-    computed = escaped(versus_note(found.examined, found.found, found.best))
-    others = [one for one in found.found if one.metric != "acc_last"]
+    computed = escaped(versus_note(found.compared, found.differences, found.best))
+    others = [one for one in found.differences if one.metric != "acc_last"]
     rest = details("The same for the other columns", result_table(versus_table(others, found.best)))
     return f'{_last(found)}{note}<p class="note">{computed}</p>{rest}'
 
 
-def _last(found: Contest) -> str:
+def _last(found: Ranking) -> str:
     """The verdict next to the method, where a phone shows it, and no column that would say Acc_last in every row."""
     table = versus_table(found.of("acc_last"), found.best)
     wanted = ("method", "verdict", "value", "difference", "low", "high", "p", "p_holm", "seeds")
@@ -108,9 +112,9 @@ def recall_by_class(groups: Sequence[Runs]) -> str:
     return heat_table(caption, "Class", classes, labels, values, upright=len(labels) > TURNED)
 
 
-def sources(groups: Sequence[Runs], examined: Examined | None) -> str:
+def sources(groups: Sequence[Runs], examined: ComparableRuns | None) -> str:
     """Each source alone, all methods beside each other."""
-    if examined is None or len(groups) < 2 or not any(examined.tested.sources):
+    if examined is None or len(groups) < 2 or not any(examined.test_set.sources):
         return ""
     shown = result_table(source_table(examined))
     return f'{shown}<p class="note">{escaped(interval_note(examined))}</p>'
@@ -121,7 +125,7 @@ def nearest_mean(groups: Sequence[Runs]) -> str:
     runs = [run for run in _records(groups) if run.metrics.get("nearest_mean") is not None]
     if not runs:
         return ""
-    examined = examined_or_none(runs, "nearest_mean")
+    examined = comparable_or_none(runs, "nearest_mean")
     table = interval_table(examined) if examined else comparison(runs, head="nearest_mean")
     note = (
         "<p>The same networks, but an image goes to the class whose mean exemplar feature is nearest. "

@@ -1,43 +1,80 @@
-"""Settings in words: values, paths without the folders of a machine, the name of a data set and of its split."""
+"""Experiments: runs that differ in the seed alone, and what experiments, methods and data sets are called."""
 
 import hashlib
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
+from endocil.datasets.public.catalogue import CATALOGUE
 from endocil.errors import EndocilError
 from endocil.io.files import last_name, portable
+from endocil.io.tables import DASH
 from endocil.methods import method_class, method_options
 from endocil.methods.base import milestone_epochs
 from endocil.runs.records import is_incremental
 
-DASH = "\N{EN DASH}"
+OWN_SECTIONS = ("method.", "memory.")  # their keys are shown without the section
+METHOD_TITLES = {
+    "finetune": "Finetune",
+    "joint": "JointTrain",
+    "ewc": "EWC",
+    "lwf": "LwF",
+    "icarl": "iCaRL",
+    "bic": "BiC",
+    "wa": "WA",
+    "der": "DER",
+    "foster": "FOSTER",
+    "memo": "MEMO",
+    "mrfa": "MRFA",
+    "dgr": "DGR",
+    "endocil": "EndoCIL",
+}
+
+Budget = Mapping[str, int | str | None]
 
 
-def data_label(settings: Mapping[str, Any]) -> str:
-    """The data set's name and, where one is given, its folder's: "folder hyper-kvasir-part"."""
-    name, root = settings["data"]["name"].rpartition(":")[2], settings["data"].get("root")
-    folder = last_name(root) if root else name
-    return name if folder == name else f"{name} {folder}"
+def method_title(name: str) -> str:
+    """The method as the paper spells it: icarl is iCaRL. Of a method from outside the name of its class."""
+    return METHOD_TITLES.get(name, name.rpartition(":")[2])
 
 
-def split_label(settings: Mapping[str, Any]) -> str:
-    """The data and, where it is not split by image, how it is: "folder mine by group (near-duplicates)"."""
-    told = split_told(settings)
-    return data_label(settings) + ("" if told == "by image" else f" {told}")
+def data_title(settings: Mapping[str, Any]) -> str:
+    """What people call the data: "GastroVision", "Hyper-Kvasir part" of $HYPER_KVASIR_PART, or a folder's last name."""
+    name, root = str(settings["data"]["name"]), settings["data"].get("root")
+    if name in CATALOGUE:
+        return _public_title(name)
+    if name not in ("folder", "csv", "dicom") or not root:
+        return name.rpartition(":")[2]
+    folder = last_name(root)
+    words = re.sub(r"[\W_]+", " ", folder).strip().lower()
+    for public in CATALOGUE:
+        if f"{words} ".startswith(f"{public.replace('-', ' ')} "):
+            return _public_title(public) + words[len(public) :]
+    return words.capitalize() if folder.startswith("$") else folder
 
 
-def split_told(settings: Mapping[str, Any]) -> str:
-    """How training and test images were told apart: "by image", "by group (near-duplicates)", "as given"."""
+def _public_title(name: str) -> str:
+    return CATALOGUE[name].title.partition(",")[0]
+
+
+def split_title(settings: Mapping[str, Any]) -> str:
+    """The data and, where it is not split by image, how it is: "mine, split by group (near-duplicates)"."""
+    split = split_description(settings)
+    return data_title(settings) + ("" if split == "by image" else f", split {split}")
+
+
+def split_description(settings: Mapping[str, Any]) -> str:
+    """How training and test images were separated: "by image", "by group (near-duplicates)", "as given"."""
     scenario = settings.get("scenario", {})
-    how, groups = scenario.get("split_by", "image"), scenario.get("groups", "given")
+    split_by, groups = scenario.get("split_by", "image"), scenario.get("groups", "given")
     if scenario.get("split"):
-        how, groups = "file", last_name(scenario["split"])
-    if how == "given":
+        split_by, groups = "file", last_name(scenario["split"])
+    if split_by == "given":
         return "as given"
-    return f"by {how}" if groups == "given" else f"by {how} ({last_name(groups)})"
+    return f"by {split_by}" if groups == "given" else f"by {split_by} ({last_name(groups)})"
 
 
 def written(value: Any, between: str = ", ") -> str:
@@ -47,11 +84,6 @@ def written(value: Any, between: str = ", ") -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return DASH if value is None else str(value)
-
-
-# Which runs are the same experiment with another seed, and what an experiment is called.
-
-OWN_SECTIONS = ("method.", "memory.")  # their keys are shown without the section
 
 
 class Result(Protocol):
@@ -90,26 +122,49 @@ class Group(Generic[R]):
 def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """{"memory": {"select": "mmd"}} as {"memory.select": "mmd"}; None means absent, as TOML has no null. Milestones are
     whole epochs, however they were given: [0.5, 0.7] of 100 epochs and [50, 70] are the same experiment."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{prefix}{key}.")
+            values |= flat(value, f"{prefix}{key}.")
         elif value is not None:
-            found[prefix + key] = list(value) if isinstance(value, tuple) else value
-    if {"train.epochs", "train.milestones"} <= found.keys():
-        found["train.milestones"] = [*milestone_epochs(found["train.milestones"], found["train.epochs"])]
-    return found
+            values[prefix + key] = list(value) if isinstance(value, tuple) else value
+    if {"train.epochs", "train.milestones"} <= values.keys():
+        values["train.milestones"] = [*milestone_epochs(values["train.milestones"], values["train.epochs"])]
+    return values
 
 
 def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that determine the result: all but [run], unless another part than the test part is evaluated.
     Of data.root the last folder name stays, because a data set named "folder" says nothing about which images were
     in it."""
-    settled = flat(portable(settings))
-    if "data.root" in settled:
-        settled["data.root"] = last_name(settled["data.root"])
+    values = flat(portable(settings))
+    if "data.root" in values:
+        values["data.root"] = last_name(values["data.root"])
     part = {} if evaluated_part(settings) == "test" else {"run.evaluate": evaluated_part(settings)}
-    return {key: value for key, value in settled.items() if not key.startswith("run.")} | part
+    return {key: value for key, value in values.items() if not key.startswith("run.")} | part
+
+
+def budget(result: Result) -> Budget:
+    """What a run was allowed to use: runs that differ here are no fair comparison of their methods.
+
+    None where an item does not apply: exemplars of a method that keeps none, tasks where all classes come at once."""
+    settings, sizes = result.settings, result.metrics["task_sizes"]
+    memory = settings.get("memory", {})
+    exemplars = f"{memory['total']} in all" if memory.get("total") else memory.get("per_class")
+    return {
+        "epochs": settings.get("train", {}).get("epochs"),
+        "size": settings["data"].get("size"),
+        "width": settings.get("network", {}).get("width"),
+        "exemplars": exemplars if _replays(settings) else None,
+        "tasks": written(list(sizes), "+") if is_incremental(result.metrics) else None,
+    }
+
+
+def _replays(settings: Mapping[str, Any]) -> bool:
+    try:
+        return method_class(settings["method"]["name"]).replay
+    except EndocilError:  # a method from outside that is not installed here
+        return True
 
 
 def evaluated_part(settings: Mapping[str, Any]) -> str:
@@ -131,12 +186,12 @@ def groups(
 ) -> list[Group[R]]:
     """Results that differ in the seed alone together, in order of appearance; a repeated seed counts once.
 
-    `apart`: what is told beside the label, in a column of its own, so that the label need not tell it."""
-    found: dict[str, dict[int, R]] = {}
+    `apart`: what is shown beside the label, such as the data set, so that the label need not repeat it."""
+    by_experiment: dict[str, dict[int, R]] = {}
     for result in results:
         key = _canonical(_without_seed(result.settings))
-        found.setdefault(key, {}).setdefault(result.settings["seed"], result)
-    members = [tuple(by_seed[seed] for seed in sorted(by_seed)) for by_seed in found.values()]
+        by_experiment.setdefault(key, {}).setdefault(result.settings["seed"], result)
+    members = [tuple(by_seed[seed] for seed in sorted(by_seed)) for by_seed in by_experiment.values()]
     names = labels([results[0].settings for results in members], apart)
     return [Group(name, results) for name, results in zip(names, members, strict=True)]
 
@@ -148,17 +203,17 @@ def _without_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
 def labels(
     settings: Sequence[Mapping[str, Any]], apart: Callable[[Mapping[str, Any]], str] = lambda settings: ""
 ) -> list[str]:
-    """A label for each; those of the same method are told apart by the keys in which they differ."""
+    """A label for each; those of the same method name the settings in which they differ."""
     same_method = defaultdict(list)
     for each in settings:
         same_method[apart(each), label(each)].append(each)
-    keys = {name: _telling(members) for name, members in same_method.items()}
+    keys = {name: _distinguishing_keys(members) for name, members in same_method.items()}
     return [label(each, keys[apart(each), label(each)]) for each in settings]
 
 
-def _telling(members: Sequence[Mapping[str, Any]]) -> set[str]:
-    """The keys that tell these settings apart. Options that come and go with another key, such as those of a
-    selector, are left out as long as the rest is enough."""
+def _distinguishing_keys(members: Sequence[Mapping[str, Any]]) -> set[str]:
+    """The keys by which these settings can be distinguished. Options that come and go with another key, such as those
+    of a selector, are left out as long as the rest is enough."""
     values = [_without_seed(member) for member in members]
     enough = varying(values)
     names = {label(member, enough) for member in members}
@@ -166,14 +221,14 @@ def _telling(members: Sequence[Mapping[str, Any]]) -> set[str]:
 
 
 def label(settings: Mapping[str, Any], keys: Collection[str] = ()) -> str:
-    """The method's name and these settings: "endocil (loss=cross_entropy, select=mean)"."""
-    name = str(settings["method"]["name"]).rpartition(":")[2]
+    """The method's title and these settings: "EndoCIL (loss=cross_entropy, select=mean)"."""
+    title = method_title(str(settings["method"]["name"]))
     values = identity(settings)
     keys = {*keys, *_evaluated_otherwise(settings), "run.evaluate"}
     shown = [
         f"{_short(key)}={written(values[key], '+')}" for key in sorted(keys, key=_short) if key in values
     ]
-    return f"{name} ({', '.join(shown)})" if shown else name
+    return f"{title} ({', '.join(shown)})" if shown else title
 
 
 def _evaluated_otherwise(settings: Mapping[str, Any]) -> set[str]:
@@ -181,7 +236,7 @@ def _evaluated_otherwise(settings: Mapping[str, Any]) -> set[str]:
     chosen = settings["method"]
     try:
         shown, defaults = method_class(chosen["name"]).evaluation_options, method_options(chosen["name"])
-    except EndocilError:  # a method from outside that is not here
+    except EndocilError:  # a method from outside that is not installed here
         return set()
     return {f"method.{key}" for key in shown if chosen.get(key, defaults[key]) != defaults[key]}
 

@@ -1,17 +1,21 @@
-"""Every figure there is: its name, what it shows, which of the paper's it is, what it needs, and who draws it."""
+"""Every figure: its name, what it shows, its number in the paper, what it needs, and the function that draws it."""
 
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from endocil.reports.figures import counts, embedding, losses, matrices
-from endocil.reports.figures import counts as gallery
-from endocil.reports.figures import epochs as growth
-from endocil.reports.figures import features as discrepancy
-from endocil.reports.figures import lines as accuracy
-from endocil.reports.figures import losses as traces
-from endocil.reports.figures import reliability as calibration
+from endocil.reports.figures import (
+    counts,
+    embedding,
+    epochs,
+    exemplars,
+    features,
+    lines,
+    losses,
+    matrices,
+    reliability,
+)
 from endocil.reports.figures.material import Drawings, Material, NotDrawnError
 from endocil.reports.figures.style import fit, styled, write_figure
 
@@ -30,7 +34,7 @@ class Kind:
 
 KINDS = (
     Kind("class-counts", "images of each class, in the order of learning", "nothing", counts.draw, "Fig. 3"),
-    Kind("accuracy", "accuracy on seen classes after each task", "runs of tasks", accuracy.draw, "Fig. 4"),
+    Kind("accuracy", "accuracy on seen classes after each task", "runs of tasks", lines.draw, "Fig. 4"),
     Kind("umap", "a fixed network's features with exemplars", KEPT, embedding.draw_plane, "Fig. 5"),
     Kind("density", "the same on a line, with densities", KEPT, embedding.draw_densities, "Fig. 6"),
     Kind("loss-map", "loss of each class in each epoch, CE and PRCBL", PAIR, losses.draw, "Fig. 7"),
@@ -38,30 +42,27 @@ KINDS = (
         "gradient-norm",
         "norm of the classifier's gradient in each epoch, CFG alone and with PRCBL",
         f"{PAIR}, both with method.gradients=calibrated",
-        traces.draw_gradients,
+        losses.draw_gradients,
         "Fig. 8",
     ),
     Kind("confusion", "confusion after each task", "any run", matrices.draw_confusions),
     Kind("forgetting", "accuracy on each task after each task", "runs of tasks", matrices.draw_forgetting),
     Kind("recall", "recall of each class after each task", "runs of tasks", matrices.draw_recalls),
-    Kind("mmd", "MMD² of each selector's first n choices, with the bound", KEPT, discrepancy.draw),
-    Kind("gallery", "first exemplars of each class", "a run with exemplars, and its images", gallery.draw),
+    Kind("mmd", "MMD² of each selector's first n choices, with the bound", KEPT, features.draw),
+    Kind("gallery", "first exemplars of each class", "a run with exemplars, and its images", exemplars.draw),
     Kind(
-        "gamma", "the factor on the distillation's gradient", "a run that measures gamma", traces.draw_gamma
+        "gamma", "the factor on the distillation's gradient", "a run that measures gamma", losses.draw_gamma
     ),
-    Kind("weight-norms", "norms of the classifier's rows", "runs that record them", traces.draw_weight_norms),
-    Kind("calibration", "reliability and its error after the last task", "any run", calibration.draw),
-    Kind("growth", "seconds, exemplars, parameters and memory by task", "runs of tasks", growth.draw),
+    Kind("weight-norms", "norms of the classifier's rows", "runs that record them", losses.draw_weight_norms),
+    Kind("calibration", "reliability and its error after the last task", "any run", reliability.draw),
+    Kind("growth", "seconds, exemplars, parameters and memory by task", "runs of tasks", epochs.draw),
 )
 NAMES = tuple(kind.name for kind in KINDS)
 
 
-# Runs to files: every figure that can be drawn, and for the others why not.
-
-
 @dataclass(frozen=True)
 class Drawn:
-    """The files of one kind of figure, and what it lacked."""
+    """The files of one kind of figure, and why some were not drawn."""
 
     kind: Kind
     files: tuple[Path, ...]

@@ -10,9 +10,8 @@ from matplotlib.figure import Figure
 from endocil.data.scenario import keep_classes
 from endocil.datasets.public.catalogue import CATALOGUE, as_published
 from endocil.datasets.public.facts import DataSet
-from endocil.errors import EndocilError
-from endocil.reports.figures.material import Drawings, Gallery, Material, NotDrawnError
-from endocil.reports.figures.style import COLOURS, headline, legend_below, letters, new_figure
+from endocil.reports.figures.material import Drawings, Material
+from endocil.reports.figures.style import COLOURS, legend_below, letters, new_figure
 from endocil.runs.records import RunRecord
 from endocil.settings.settings import load_settings
 
@@ -52,11 +51,11 @@ def published(facts: DataSet) -> ClassCounts:
 
 def of_run(title: str, run: RunRecord) -> ClassCounts:
     classes = run.metrics["classes"]
-    found = {part: [run.images[name].get(part, 0) for name in classes] for part in HATCHES}
-    kept = {part: counts for part, counts in found.items() if any(counts)}
-    total = sum(map(sum, kept.values()))
+    every = {part: [run.images[name].get(part, 0) for name in classes] for part in HATCHES}
+    parts = {part: counts for part, counts in every.items() if any(counts)}
+    total = sum(map(sum, parts.values()))
     return ClassCounts(
-        f"{title}\n{len(classes)} classes, {total:,} images", classes, kept, run.metrics["task_sizes"]
+        f"{title}\n{len(classes)} classes, {total:,} images", classes, parts, run.metrics["task_sizes"]
     )
 
 
@@ -95,45 +94,8 @@ def _bars(axis: Axes, panel: ClassCounts) -> None:
     for end, task in zip(np.cumsum(panel.task_sizes).tolist(), range(len(panel.task_sizes)), strict=True):
         axis.axhline(end - 0.5, color="#bbbbbb", linewidth=0.5, linestyle=":")
         middle = end - panel.task_sizes[task] / 2 - 0.5
-        label = axis.text(1.01, middle, f"task {task}", va="center", fontsize=7)
+        label = axis.text(1.01, middle, f"task {task + 1}", va="center", fontsize=7)
         label.set_transform(axis.get_yaxis_transform())  # beside the bars, whatever the numbers
     axis.set(title=panel.title, xlabel="images", ylim=(len(places) - 0.5, -0.5), xlim=(0, 1.18 * left.max()))
     axis.set_yticks(places, panel.classes)
     axis.tick_params(axis="y", length=0)
-
-
-# The first exemplars of each class. They are images of patients: only on demand of who runs the command.
-
-
-def draw_gallery(material: Material) -> Drawings:
-    """One for each data and way of choosing, of the first run that has it."""
-    if material.gallery is None:
-        raise NotDrawnError("left out by --no-gallery")
-    seen: set[tuple[str, str]] = set()
-    for panel, members in material.panels.items():
-        for group in members:
-            run, select = group.first, str(group.first.settings["memory"].get("select"))
-            if run.exemplars and (panel, select) not in seen:
-                seen.add((panel, select))
-                try:
-                    pictures = material.gallery(run)
-                except EndocilError as error:  # the images are elsewhere, or changed
-                    raise NotDrawnError(str(error)) from error
-                yield material.suffix(panel, select), gallery_figure(f"{group.label}, {panel}", pictures)
-    if not seen:
-        raise NotDrawnError("needs a run of a method that keeps exemplars")
-
-
-def gallery_figure(title: str, pictures: Gallery) -> Figure:
-    """A row for each class, first choice at the left."""
-    columns = max(len(row) for row in pictures.values())
-    figure = new_figure(letters([*pictures]) + 0.75 * columns, 0.75 * len(pictures))
-    axes = figure.subplots(len(pictures), columns, squeeze=False)
-    for row, (name, chosen) in zip(axes, pictures.items(), strict=True):
-        for axis in row:
-            axis.set_axis_off()
-        for axis, pixels in zip(row, chosen, strict=False):
-            axis.imshow(pixels)
-        row[0].text(-0.1, 0.5, name, transform=row[0].transAxes, ha="right", va="center", fontsize=7)
-    headline(figure, title)
-    return figure

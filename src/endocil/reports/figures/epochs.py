@@ -1,4 +1,4 @@
-"""What the epochs of a run have measured, as arrays: from its events."""
+"""What the epochs of a run have measured, as arrays, and what each task costs: time, exemplars, parameters, memory."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -33,11 +33,11 @@ def measured(run: RunRecord, name: str, task: int | None = None) -> Floats | Non
 
 def per_class(run: RunRecord, take: Callable[[Json], Any], task: int | None = None) -> Floats | None:
     """Epochs by classes, (E, C); NaN for classes that were not there, None where no epoch has any."""
-    told = [take(event) or [] for event in epochs_of(run, task)]
-    n = max(map(len, told), default=0)
+    rows = [take(event) or [] for event in epochs_of(run, task)]
+    n = max(map(len, rows), default=0)
     if n == 0:
         return None
-    return numbers([[*values, *[None] * (n - len(values))] for values in told])
+    return numbers([[*values, *[None] * (n - len(values))] for values in rows])
 
 
 def class_losses(run: RunRecord, task: int) -> Floats | None:
@@ -51,14 +51,12 @@ def row_norms(run: RunRecord) -> Floats | None:
 
 
 def task_places(run: RunRecord) -> Floats:
-    """Epochs on one axis for all runs: epoch e of n of task t lies at t + e / n. Runs may differ in their epochs."""
+    """Epochs on one axis for all runs: epoch e of n of the first task lies at 1 + e / n. Runs may differ in epochs."""
     tasks = np.array([event["task"] for event in epochs_of(run)])
     length = np.bincount(tasks)
     starts = np.concatenate([[0], np.cumsum(length)[:-1]])
-    return np.asarray(tasks + (np.arange(len(tasks)) - starts[tasks]) / length[tasks], dtype=np.float64)
+    return np.asarray(1 + tasks + (np.arange(len(tasks)) - starts[tasks]) / length[tasks], dtype=np.float64)
 
-
-# What each task costs: seconds of training, exemplars, parameters, memory.
 
 MEASURES: dict[str, Callable[[RunRecord], Floats]] = {
     "seconds of training": lambda run: _per_task(run, _seconds(run)),
@@ -72,7 +70,7 @@ def draw(material: Material) -> Drawings:
     for panel, members in material.incremental.items():
         measures = {
             name: [
-                curve_of(group.label, material.styles[group.label], [take(run) for run in group.results])
+                curve_of(group.label, material.styles[group.label], [take(run) for run in group.results], 1)
                 for group in members
             ]
             for name, take in MEASURES.items()
@@ -80,8 +78,8 @@ def draw(material: Material) -> Drawings:
         yield material.suffix(panel), growth_figure(measures)
 
 
-def _per_task(run: RunRecord, told: Mapping[int, float]) -> Floats:
-    return numbers([told.get(task) for task in range(len(run.metrics["task_sizes"]))])
+def _per_task(run: RunRecord, by_task: Mapping[int, float]) -> Floats:
+    return numbers([by_task.get(task) for task in range(len(run.metrics["task_sizes"]))])
 
 
 def _of(run: RunRecord, kind: str, name: str) -> dict[int, float]:
@@ -90,10 +88,10 @@ def _of(run: RunRecord, kind: str, name: str) -> dict[int, float]:
 
 def _seconds(run: RunRecord) -> dict[int, float]:
     """Of all epochs of a task, where they were trained by this run or by one it shares them with."""
-    found: dict[int, float] = {}
+    seconds: dict[int, float] = {}
     for epoch in epochs_of(run):
-        found[epoch["task"]] = found.get(epoch["task"], 0.0) + epoch["seconds"]
-    return found
+        seconds[epoch["task"]] = seconds.get(epoch["task"], 0.0) + epoch["seconds"]
+    return seconds
 
 
 def top(curves: Sequence[Curve]) -> float | None:

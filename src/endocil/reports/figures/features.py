@@ -25,7 +25,7 @@ from endocil.reports.figures.material import Drawings, Experiment, Material, Not
 from endocil.reports.figures.style import headline, legend_below, logarithmic, small_multiples
 from endocil.runs.records import RunRecord
 
-WANTED = "needs a run that keeps its features: --set run.keep=true"
+NEEDED = "needs a run that keeps its features: --set run.keep=true"
 MMD, MEAN = "mmd", "mean"
 
 
@@ -57,7 +57,7 @@ class FixedFeatures:
 
     @property
     def title(self) -> str:
-        return f"{self.panel}, network of {self.network} after task 0"
+        return f"{self.panel}, network of {self.network} after the first task"
 
     def selectors(self) -> dict[str, Selector]:
         """Every selector that there is, by name; MMD with the options of the run."""
@@ -66,14 +66,14 @@ class FixedFeatures:
 
 def fixed_features(material: Material) -> list[FixedFeatures]:
     """Of each data the first run that has kept its features."""
-    found = []
+    every = []
     for panel, members in material.panels.items():
         kept = next(((group, run) for group in members for run in group.results if _files(run)), None)
         if kept:
-            found.append(_read(panel, *kept))
-    if not found:
-        raise NotDrawnError(WANTED)
-    return found
+            every.append(_read(panel, *kept))
+    if not every:
+        raise NotDrawnError(NEEDED)
+    return every
 
 
 def _files(run: RunRecord) -> tuple[Path, Path] | None:
@@ -94,18 +94,17 @@ def _read(panel: str, group: Experiment, run: RunRecord) -> FixedFeatures:
     features, memory = unit(kept["features"]), run.settings["memory"]
     names, seed = run.metrics["classes"], int(run.settings["seed"])
     classes = tuple(
-        ClassFeatures(names[label], label, features[mine], scores[mine], seed)
+        ClassFeatures(names[label], label, features[own], scores[own], seed)
         for label in torch.unique(kept["labels"]).tolist()
-        for mine in [kept["labels"] == label]
+        for own in [kept["labels"] == label]
     )
     quota = memory.get("per_class") or even_share(
         [len(one.features) for one in classes], int(memory["total"])
     )
-    own = {key: value for key, value in memory.items() if key not in ("per_class", "total", "select")}
-    return FixedFeatures(panel, group.label, classes, int(quota), own if memory.get("select") == MMD else {})
+    options = {key: value for key, value in memory.items() if key not in ("per_class", "total", "select")}
+    kernel = options if memory.get("select") == MMD else {}
+    return FixedFeatures(panel, group.label, classes, int(quota), kernel)
 
-
-# MMD^2 between the first n choices of each selector and their class, against n, with the paper's bound.
 
 Floats = NDArray[np.float64]
 DRAWS = 10  # of the random selector, so that its line is not one lucky draw
@@ -165,8 +164,8 @@ def prefix_mmd2(
         inside = matrix.between(indices, indices).cumsum(0).cumsum(1).diagonal()  # of the first k, with these
         across = means[indices].cumsum(0)
         k = torch.arange(1, len(indices) + 1, dtype=torch.float64)
-        found = means.mean() + inside / k**2 - 2.0 * across / k
-    return np.asarray(found.clamp_min(0.0).numpy(), dtype=np.float64)
+        mmd2 = means.mean() + inside / k**2 - 2.0 * across / k
+    return np.asarray(mmd2.clamp_min(0.0).numpy(), dtype=np.float64)
 
 
 def discrepancy_figure(title: str, races: Mapping[str, Race]) -> Figure:

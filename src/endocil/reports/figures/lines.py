@@ -1,4 +1,4 @@
-"""Lines with the spread over seeds as a band."""
+"""Lines with the spread over seeds as a band; accuracy on all classes seen so far, the paper's Fig. 4."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,9 +43,6 @@ def draw_curve(axis: Axes, curve: Curve) -> None:
         axis.fill_between(curve.x, low, high, color=look["color"], alpha=0.15, linewidth=0)
 
 
-# Accuracy on all classes seen so far, after each task: the paper's Fig. 4.
-
-
 @dataclass(frozen=True)
 class Panel:
     """Lines of methods that learn in tasks, and levels of those that see all classes at once."""
@@ -55,8 +52,8 @@ class Panel:
 
 
 def draw(material: Material) -> Drawings:
-    told = material.incremental  # refuses runs of one task alone
-    yield "", accuracy_figure({name: panel_of(material.panels[name], material.styles) for name in told})
+    names = material.incremental  # refuses runs of one task alone
+    yield "", accuracy_figure({name: panel_of(material.panels[name], material.styles) for name in names})
 
 
 def panel_of(members: Sequence[Experiment], styles: Mapping[str, int]) -> Panel:
@@ -64,7 +61,7 @@ def panel_of(members: Sequence[Experiment], styles: Mapping[str, int]) -> Panel:
     for group in members:
         values = [run.metrics["softmax"]["acc"] for run in group.results]
         if group.incremental:
-            curves.append(curve_of(group.label, styles[group.label], values))
+            curves.append(curve_of(group.label, styles[group.label], values, first=1))
         else:
             levels[group.label] = sum(each[-1] for each in values) / len(values)
     return Panel(curves, levels)

@@ -1,6 +1,6 @@
-"""Class by epoch maps of the classification loss, cross-entropy beside PRCBL: the paper's Fig. 7.
+"""What training measured in each epoch: the loss of each class (the paper's Fig. 7), gradients (Fig. 8), gamma, norms.
 
-The maps share one logarithmic scale of colours, so that the same colour is the same loss."""
+Maps of losses share one logarithmic scale of colours, so that the same colour is the same loss."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,28 +34,28 @@ from endocil.reports.figures.style import (
 
 Floats = NDArray[np.float64]
 LOSSES = {"cross_entropy": "CE", "prior_regularized": "PRCBL"}
-WANTED = "needs two runs alike but for the loss: --set method.loss=cross_entropy and prior_regularized"
+NEEDED = "needs two runs alike but for the loss: --set method.loss=cross_entropy and prior_regularized"
 SMALLEST = 1e-4  # losses below it have the same colour
 
 
 def draw(material: Material) -> Drawings:
     """One figure for each two experiments that differ in the loss alone."""
-    found = False
+    drawn = False
     for panel, members in material.incremental.items():
         for family in families(members, {"method.loss"}):
             maps = {loss: mean_map(group) for group in family if (loss := loss_of(group))}
             if set(maps) == set(LOSSES):
-                found = True
+                drawn = True
                 first = family[0]
                 task = last_task(first.first)
                 figure = loss_figure(
-                    f"task {task}, {panel}",
+                    f"task {task + 1}, {panel}",
                     {name: maps[loss] for loss, name in LOSSES.items()},
                     new=first.first.metrics["task_sizes"][-1],
                 )
                 yield material.suffix(panel, _without_loss(first)), figure
-    if not found:
-        raise NotDrawnError(WANTED)
+    if not drawn:
+        raise NotDrawnError(NEEDED)
 
 
 def loss_of(group: Experiment) -> str | None:
@@ -104,8 +104,6 @@ def limits(maps: Sequence[Floats]) -> tuple[float, float]:
     return low, max(float(values.max()), 1.01 * low)
 
 
-# What training measured, epoch by epoch: the classifier's gradient (the paper's Fig. 8), gamma, and weight norms.
-
 GRADIENT = "classifier_gradient"
 COMPONENTS = {
     ("cross_entropy", "calibrated"): "CFG",
@@ -114,7 +112,7 @@ COMPONENTS = {
     ("cross_entropy", "plain"): "neither",
 }
 BOTH_CALIBRATED = {"CFG", "CFG + PRCBL"}
-GRADIENTS_WANTED = (
+GRADIENTS_NEEDED = (
     "needs two runs with --set method.gradients=calibrated, alike but for the loss: "
     f"--set method.loss={' and '.join(LOSSES)}"
 )
@@ -130,19 +128,19 @@ class Trace:
 
 def draw_gradients(material: Material) -> Drawings:
     """One figure for each base to which CFG was added, alone and with PRCBL."""
-    found = False
+    drawn = False
     for panel, members in material.incremental.items():
         for family in families(members, {"method.loss", "method.gradients"}):
             shown = {_components(group): group for group in family if _seeds(group, GRADIENT, last=True)}
             if set(shown) >= BOTH_CALIBRATED:
-                found = True
+                drawn = True
                 run = family[0].first
                 suffix = material.suffix(panel, str(run.settings["memory"].get("select")))
-                title = f"task {last_task(run)}, {panel}"
+                title = f"task {last_task(run) + 1}, {panel}"
                 trace = Trace(_gradient_curves(shown), rate_changes(epochs_of(run, last_task(run))))
                 yield suffix, trace_figure({title: trace}, "norm of the classifier's gradient")
-    if not found:
-        raise NotDrawnError(GRADIENTS_WANTED)
+    if not drawn:
+        raise NotDrawnError(GRADIENTS_NEEDED)
 
 
 def _components(group: Experiment) -> str:
@@ -152,9 +150,9 @@ def _components(group: Experiment) -> str:
 
 def _seeds(group: Experiment, name: str, *, last: bool) -> list[Floats] | None:
     """What each seed has measured, in the last task or in all; None unless all of them have."""
-    found = [measured(run, name, last_task(run) if last else None) for run in group.results]
-    known = [values for values in found if values is not None]
-    return known if len(known) == len(found) else None
+    per_seed = [measured(run, name, last_task(run) if last else None) for run in group.results]
+    known = [values for values in per_seed if values is not None]
+    return known if len(known) == len(per_seed) else None
 
 
 def _gradient_curves(shown: Mapping[str, Experiment]) -> list[Curve]:
@@ -185,18 +183,18 @@ def draw_gamma(material: Material) -> Drawings:
 
 def draw_weight_norms(material: Material) -> Drawings:
     """One figure for the experiments of the same data: for each a line for the classes of each task."""
-    found = False
+    drawn = False
     for panel, members in material.panels.items():
-        told = {
+        traces = {
             group.label: Trace(norms_by_task(group), _between(group))
             for group in members
             if row_norms(group.first) is not None
         }
-        if told:
-            found = True
-            figure = trace_figure(told, "mean norm of rows", over="task", log=False, small=True)
+        if traces:
+            drawn = True
+            figure = trace_figure(traces, "mean norm of rows", over="task", log=False, small=True)
             yield material.suffix(panel), figure
-    if not found:
+    if not drawn:
         raise NotDrawnError("needs runs of this version: earlier ones did not record weight_norms")
 
 
@@ -208,7 +206,7 @@ def norms_by_task(group: Experiment) -> list[Curve]:
     return [
         over_tasks(
             group,
-            f"classes of task {task}",
+            f"classes of task {task + 1}",
             task,
             [norms[:, end - size : end].mean(axis=1) for norms in seeds],
         )
@@ -224,7 +222,7 @@ def over_tasks(group: Experiment, label: str, style: int, per_seed: Sequence[Flo
 
 def _between(group: Experiment) -> list[float]:
     """Where each task but the first begins."""
-    return [float(task) for task in range(1, len(group.first.metrics["task_sizes"]))]
+    return [float(task) for task in range(2, len(group.first.metrics["task_sizes"]) + 1)]
 
 
 def trace_figure(

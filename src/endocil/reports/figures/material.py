@@ -1,4 +1,4 @@
-"""What figures are drawn from: finished runs, put together by their data and by experiment."""
+"""What figures are drawn from: finished runs, grouped by their data and by experiment."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from endocil.runs.experiments import Group, groups, identity, split_label
+from endocil.runs.experiments import Group, groups, identity, split_title
 from endocil.runs.records import RunRecord
 
 Gallery = Mapping[str, Sequence[NDArray[np.uint8]]]  # class -> pixels of its exemplars, first choice first
@@ -37,13 +37,12 @@ class Material:
         budgets = {_budget(run.settings) for run in self.runs}
 
         def place(settings: Mapping[str, Any]) -> str:
-            told = f", {_budget(settings)}" if len(budgets) > 1 else ""
-            return split_label(settings) + told
+            return split_title(settings) + (f", {_budget(settings)}" if len(budgets) > 1 else "")
 
-        found: dict[str, list[Experiment]] = {}
+        panels: dict[str, list[Experiment]] = {}
         for group in groups(self.runs, place):
-            found.setdefault(place(group.first.settings), []).append(group)
-        return found
+            panels.setdefault(place(group.first.settings), []).append(group)
+        return panels
 
     @cached_property
     def styles(self) -> dict[str, int]:
@@ -53,14 +52,14 @@ class Material:
 
     @property
     def incremental(self) -> dict[str, list[Experiment]]:
-        """Without the experiments of one task, which have nothing to tell about later ones."""
-        found = {
+        """Without the experiments of one task, which have no later ones."""
+        panels = {
             name: [group for group in members if group.incremental] for name, members in self.panels.items()
         }
-        found = {name: members for name, members in found.items() if members}
-        if not found:
+        panels = {name: members for name, members in panels.items() if members}
+        if not panels:
             raise NotDrawnError("needs a run of more than one task")
-        return found
+        return panels
 
     def suffix(self, panel: str, label: str = "") -> str:
         """What tells the file of this data and this experiment from the others."""
@@ -74,15 +73,15 @@ def _budget(settings: Mapping[str, Any]) -> str:
 
 def families(members: Sequence[Experiment], free: Collection[str]) -> list[list[Experiment]]:
     """Experiments that differ in these settings alone together, in order of appearance."""
-    found: dict[str, list[Experiment]] = {}
+    by_settings: dict[str, list[Experiment]] = {}
     for group in members:
         fixed = {
             key: value
             for key, value in identity(group.first.settings).items()
             if key not in free and key != "seed"
         }
-        found.setdefault(repr(sorted(fixed.items())), []).append(group)
-    return list(found.values())
+        by_settings.setdefault(repr(sorted(fixed.items())), []).append(group)
+    return list(by_settings.values())
 
 
 def alike(group: Experiment) -> list[RunRecord]:

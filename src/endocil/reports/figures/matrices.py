@@ -32,15 +32,15 @@ def confusion_shares(group: Experiment) -> list[Floats]:
     NaN where a class was not there yet, or has no test images."""
     runs = alike(group)
     n = len(group.first.metrics["classes"])
-    found = []
+    by_task = []
     for task in range(len(group.first.metrics["task_sizes"])):
         counts = sum(numbers(run.metrics["softmax"]["confusions"][task]) for run in runs)
         shares = np.full((n, n), np.nan)
         images = np.asarray(counts).sum(axis=1, keepdims=True)
         seen = len(images)
         shares[:seen, :seen] = 100.0 * counts / np.where(images == 0, np.nan, images)
-        found.append(shares)
-    return found
+        by_task.append(shares)
+    return by_task
 
 
 def confusion_figure(title: str, classes: Sequence[str], shares: Sequence[Floats]) -> Figure:
@@ -53,7 +53,7 @@ def confusion_figure(title: str, classes: Sequence[str], shares: Sequence[Floats
         _write_numbers(
             axis, np.where(np.round(matrix) == 0, np.nan, matrix), min(6.5, 28 * side / len(classes))
         )
-        axis.set_title(f"after task {task}")
+        axis.set_title(f"after task {task + 1}")
         axis.set_xticks(range(len(classes)), [str(i) for i in range(len(classes))], fontsize=5.5)
         _class_ticks(axis, classes, left)
         axis.set(xlabel="predicted class", ylabel="true class" if left else "")
@@ -75,7 +75,7 @@ def draw_forgetting(material: Material) -> Drawings:
 
 
 def forgetting_figure(matrices: Mapping[str, Floats]) -> Figure:
-    """Down: what was learned; across: what was asked. Numbers are percent, a column falls as its task is forgotten."""
+    """Down: after which task; across: on the images of which task. A column falls as its task is forgotten."""
     size = max(len(matrix) for matrix in matrices.values())
     side = max(1.2, 0.3 * size)
     figure, axes = small_multiples(len(matrices), width=side + 0.3, height=side + 0.55, more_width=BAR)
@@ -83,8 +83,8 @@ def forgetting_figure(matrices: Mapping[str, Floats]) -> Figure:
         image = _squares(axis, matrix)
         _write_numbers(axis, matrix, 6.5)
         axis.set(title=label, xlabel="images of task", ylabel="after task" if left else "")
-        axis.set_xticks(range(len(matrix)))
-        axis.set_yticks(range(len(matrix)))
+        axis.set_xticks(range(len(matrix)), _task_numbers(len(matrix)))
+        axis.set_yticks(range(len(matrix)), _task_numbers(len(matrix)))
     figure.colorbar(image, ax=axes, label="accuracy (%)", shrink=0.6, pad=0.02)
     return figure
 
@@ -100,11 +100,11 @@ def draw_recalls(material: Material) -> Drawings:
 def recalls_over_tasks(group: Experiment) -> Floats:
     """Recall in percent of each class after each task, mean over seeds, (C, T); NaN before it was learned."""
     classes = group.first.metrics["classes"]
-    found = [
+    recalls = [
         [[after.get(name) for after in run.metrics["softmax"]["per_class_over_tasks"]] for name in classes]
         for run in alike(group)
     ]
-    return np.asarray(numbers(found).mean(axis=0), dtype=np.float64)
+    return np.asarray(numbers(recalls).mean(axis=0), dtype=np.float64)
 
 
 def recall_figure(classes: Sequence[str], recalls: Mapping[str, Floats]) -> Figure:
@@ -120,7 +120,7 @@ def recall_figure(classes: Sequence[str], recalls: Mapping[str, Floats]) -> Figu
         image = _squares(axis, matrix)
         _write_numbers(axis, matrix, 5.0)
         axis.set(title=label, xlabel="after task")
-        axis.set_xticks(range(tasks))
+        axis.set_xticks(range(tasks), _task_numbers(tasks))
         _class_ticks(axis, classes, left)
     figure.colorbar(image, ax=axes, label="recall (%)", shrink=0.6, pad=0.02)
     return figure
@@ -132,6 +132,11 @@ def _squares(axis: Axes, matrix: Floats, colours: str = MAP) -> AxesImage:
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
     return axis.imshow(matrix, cmap=colours, vmin=0, vmax=100, aspect="auto")
+
+
+def _task_numbers(n: int) -> list[str]:
+    """People count tasks from 1."""
+    return [str(task) for task in range(1, n + 1)]
 
 
 def _class_ticks(axis: Axes, classes: Sequence[str], named: bool) -> None:
@@ -147,5 +152,5 @@ def _write_numbers(axis: Axes, matrix: Floats, size: float) -> None:
     for (row, column), value in np.ndenumerate(matrix):
         if np.isfinite(value):
             colour = "black" if light[row, column] else "white"
-            told = axis.text(column, row, f"{value:.0f}", ha="center", va="center", color=colour)
-            told.set(fontsize=size, in_layout=False)  # inside the axes: no room to make
+            text = axis.text(column, row, f"{value:.0f}", ha="center", va="center", color=colour)
+            text.set(fontsize=size, in_layout=False)  # inside the axes: no room to make

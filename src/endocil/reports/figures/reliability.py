@@ -1,7 +1,8 @@
-"""Is a model as often right as it is sure? Reliability after the last task, and the expected calibration error."""
+"""Reliability diagrams after the last task, with the expected calibration error."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -22,7 +23,7 @@ class Reliability:
 
     images: NDArray[np.int64]  # (BINS,)
     confidence: Floats  # (BINS,) mean, NaN in an empty bin
-    accuracy: Floats  # (BINS,) share of right answers, NaN in an empty bin
+    accuracy: Floats  # (BINS,) share of correct predictions, NaN in an empty bin
 
     @property
     def error(self) -> float:
@@ -32,13 +33,13 @@ class Reliability:
 
 
 def draw(material: Material) -> Drawings:
-    found = False
+    drawn = False
     for panel, members in material.panels.items():
-        told = {group.label: of_experiment(group) for group in members if _all_there(group)}
-        if told:
-            found = True
-            yield material.suffix(panel), calibration_figure(told)
-    if not found:
+        known = {group.label: of_experiment(group) for group in members if _all_there(group)}
+        if known:
+            drawn = True
+            yield material.suffix(panel), calibration_figure(known)
+    if not drawn:
         raise NotDrawnError("needs runs with their predictions/ folder")
 
 
@@ -49,8 +50,6 @@ def _files(run: RunRecord) -> list[str]:
 
 
 def _all_there(group: Experiment) -> bool:
-    from pathlib import Path
-
     return all(_files(run) and all(Path(file).is_file() for file in _files(run)) for run in group.results)
 
 
@@ -83,16 +82,16 @@ def reliability(confidence: Floats, right: NDArray[np.bool_]) -> Reliability:
     )
 
 
-def calibration_figure(found: Mapping[str, Reliability]) -> Figure:
-    figure, axes = small_multiples(len(found), width=2.0, height=2.3)
-    for axis, (label, one), left in zip(axes, found.items(), first_of_row(axes), strict=True):
+def calibration_figure(by_label: Mapping[str, Reliability]) -> Figure:
+    figure, axes = small_multiples(len(by_label), width=2.0, height=2.3)
+    for axis, (label, one), left in zip(axes, by_label.items(), first_of_row(axes), strict=True):
         places = (np.arange(BINS) + 0.5) / BINS
         axis.bar(places, one.images / one.images.sum(), 1 / BINS, color="#d9d9d9", edgecolor="white")
         axis.plot([0, 1], [0, 1], color="#999999", linestyle=":", linewidth=0.8)
         known = one.images > 0
         axis.plot(one.confidence[known], one.accuracy[known], color=COLOURS[0], marker="o", clip_on=False)
-        told = f"{label}\nECE {100 * one.error:.1f} %"  # above the axes, where no line crosses it
-        axis.set(title=told, xlim=(0, 1), ylim=(0, 1), xlabel="confidence")
+        title = f"{label}\nECE {100 * one.error:.1f} %"  # above the axes, where no line crosses it
+        axis.set(title=title, xlim=(0, 1), ylim=(0, 1), xlabel="confidence")
         if left:
             axis.set_ylabel("accuracy (bars: share of images)")
     return figure

@@ -1,4 +1,4 @@
-"""Who is ahead, in words: as the verdicts say, and nothing stronger."""
+"""Which method is ahead, in words: as the verdicts say, and nothing stronger."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,8 +9,8 @@ from reports.conftest import CLASSES, TASK_SIZES, _predictions
 
 from endocil.metrics.metrics import summarise
 from endocil.model.predictions import write_predictions
-from endocil.reports.comparisons import Versus
-from endocil.reports.ranking import Contest, contest, elsewhere, examined_or_none, told, told_apart
+from endocil.reports.comparisons import Versus, comparable_or_none
+from endocil.reports.ranking import Ranking, findings, other_metrics, ranking, significant_leads
 from endocil.reports.sections import sources
 from endocil.runs.experiments import Group, groups
 from endocil.runs.records import read_run
@@ -19,33 +19,33 @@ MakeRun = Callable[..., Path]
 Verdict = tuple[str, str, float, float]  # method, metric, the method minus the best, adjusted p
 
 
-def _contest(*verdicts: Verdict) -> Contest:
+def _ranking(*verdicts: Verdict) -> Ranking:
     found = tuple(
         Versus(Group(name, ()), metric, "softmax", difference, (-9.0, 9.0), 0.5, False, adjusted)
         for name, metric, difference, adjusted in verdicts
     )
     nothing: Any = None
-    return Contest(nothing, Group("best", ()), found)
+    return Ranking(nothing, Group("best", ()), found)
 
 
-def test_those_inside_noise_are_not_called_beaten() -> None:
-    found = _contest(
+def test_those_without_a_significant_difference_are_not_called_beaten() -> None:
+    found = _ranking(
         ("far", "acc_last", -30.0, 0.001),
         ("near", "acc_last", -1.0, 0.9),
         ("edge", "acc_last", -5.0, 0.05),
         ("near", "af", -8.0, 0.001),
     )
-    assert told_apart(found) == [
-        "In accuracy after the last task, best is ahead by more than noise of far. It cannot be told apart from near "
-        "and edge. Better than best by more than noise in another column: near (AF)."
-    ]
+    assert significant_leads(found) == (
+        "After the last task, best is significantly more accurate than far. Its lead over near and edge is not "
+        "significant. Significantly better than best in another metric: near (AF)."
+    )
 
 
-def test_where_all_is_noise_nobody_is_called_beaten() -> None:
-    found = _contest(("one", "acc_last", -1.0, 0.4), ("other", "acc_last", -9.0, 0.2))
-    assert told_apart(found) == [
-        "In accuracy after the last task, best is ahead by more than noise of none of the others."
-    ]
+def test_where_nothing_is_significant_nobody_is_called_beaten() -> None:
+    found = _ranking(("one", "acc_last", -1.0, 0.4), ("other", "acc_last", -9.0, 0.2))
+    assert significant_leads(found) == (
+        "The lead of best in accuracy over the other methods is not significant."
+    )
 
 
 def _lead(interval: tuple[float, float], adjusted: float, make_run: MakeRun, make_metrics: Any) -> str:
@@ -58,22 +58,22 @@ def _lead(interval: tuple[float, float], adjusted: float, make_run: MakeRun, mak
     one = Versus(Group("icarl", ()), "acc_last", "softmax", -2.8, interval, 0.02, False, adjusted)
     rest = [Versus(Group("icarl", ()), "af", "softmax", 0.0, (-1.0, 1.0), 1.0, False, 1.0)] * 59
     nothing: Any = None
-    said = told(groups(runs), Contest(nothing, Group("endocil", ()), (one, *rest)))
-    return next(sentence for sentence in said if "points ahead" in sentence).replace(
+    sentences = findings(groups(runs), Ranking(nothing, Group("endocil", ()), (one, *rest)))
+    return next(sentence for sentence in sentences if "points ahead" in sentence).replace(
         "\N{NO-BREAK SPACE}", " "
     )
 
 
-def test_an_interval_without_0_and_a_verdict_of_noise_do_not_contradict_each_other(
+def test_an_interval_without_0_and_a_verdict_of_no_significance_do_not_contradict_each_other(
     make_run: MakeRun, make_metrics: Callable[..., dict[str, Any]]
 ) -> None:
-    lead = "endocil is 2.8 points ahead of icarl"
+    lead = "EndoCIL is 2.8 points ahead of iCaRL"
     assert _lead((-5.3, -0.2), 0.64, make_run, make_metrics) == (
-        f"{lead}, which is inside noise after correction for 60 comparisons: p = 0.64 (95 % interval of the paired "
+        f"{lead}, which is not significant after correction for 60 comparisons: p = 0.64 (95 % interval of the paired "
         f"difference of this pair alone: 0.2 to 5.3)."
     )
     assert _lead((-5.3, 0.2), 0.64, make_run, make_metrics) == (
-        f"{lead}, which is inside noise (95 % interval of the paired difference: -0.2 to 5.3)."
+        f"{lead}, which is not significant (95 % interval of the paired difference: -0.2 to 5.3)."
     )
     assert _lead((-5.3, -0.2), 0.01, make_run, make_metrics) == (
         f"{lead} (95 % interval of the paired difference: 0.2 to 5.3)."
@@ -81,24 +81,23 @@ def test_an_interval_without_0_and_a_verdict_of_noise_do_not_contradict_each_oth
 
 
 def test_two_methods_are_told_apart_column_by_column() -> None:
-    found = _contest(
+    found = _ranking(
         ("other", "acc_last", -2.0, 0.4),
         ("other", "f1_last", -4.0, 0.01),
         ("other", "acc_avg", 3.0, 0.01),
         ("other", "af", 12.0, 0.001),  # forgets more
     )
-    assert told_apart(found) == []
-    assert elsewhere(found) == (
-        "In F1_last and AF best is better than other by more than noise. In Acc_avg other is better than best by more "
-        "than noise."
+    assert significant_leads(found) == ""
+    assert other_metrics(found) == (
+        "best is significantly better than other in F1_last and AF. other is significantly better than best in Acc_avg."
     )
-    assert elsewhere(_contest(("other", "acc_last", -2.0, 0.4), ("other", "af", 1.0, 0.4))) == ""
+    assert other_metrics(_ranking(("other", "acc_last", -2.0, 0.4), ("other", "af", 1.0, 0.4))) == ""
 
 
-def _run(make_run: MakeRun, method: str) -> Path:
+def _run(make_run: MakeRun, method: str, **changes: Any) -> Path:
     sizes = (len(CLASSES),) if method == "joint" else TASK_SIZES
     stored = [_predictions(method, 0, CLASSES, sizes, t) for t in range(len(sizes))]
-    folder = make_run(method, metrics=summarise(stored))
+    folder = make_run(method, metrics=summarise(stored), **changes)
     for t, predictions in enumerate(stored):
         write_predictions(folder / "predictions" / f"task-{t}.csv", predictions)
     return folder
@@ -106,17 +105,17 @@ def _run(make_run: MakeRun, method: str) -> Path:
 
 def test_the_best_is_compared_with_all_that_learn_task_by_task_in_every_column(make_run: MakeRun) -> None:
     folders = [_run(make_run, method) for method in ("finetune", "icarl", "endocil", "joint")]
-    found = contest(examined_or_none([read_run(folder) for folder in folders]))
+    found = ranking(comparable_or_none([read_run(folder) for folder in folders]))
     assert found is not None
-    assert found.best.label == "endocil"
-    assert [one.group.label for one in found.of("acc_last")] == ["icarl", "finetune"]  # the nearest first
-    assert len(found.found) == 2 * 5
+    assert found.best.label == "EndoCIL"
+    assert [one.group.label for one in found.of("acc_last")] == ["iCaRL", "Finetune"]  # the nearest first
+    assert len(found.differences) == 2 * 5
     assert found.of("acc_last")[1].verdict == "worse"
 
 
 def test_source_by_source_the_upper_bound_is_not_called_the_best(make_run: MakeRun) -> None:
     runs = [read_run(_run(make_run, method)) for method in ("icarl", "endocil", "joint")]
-    examined = examined_or_none(runs)
+    examined = comparable_or_none(runs)
     assert examined is not None
     body = sources(examined.groups, examined)
     assert body.count("<strong>") == 2  # of two sources
@@ -124,11 +123,22 @@ def test_source_by_source_the_upper_bound_is_not_called_the_best(make_run: MakeR
 
 
 @pytest.mark.parametrize("methods", [("icarl",), ("icarl", "joint")])
-def test_one_learner_has_no_contest(make_run: MakeRun, methods: tuple[str, ...]) -> None:
-    assert contest(examined_or_none([read_run(_run(make_run, method)) for method in methods])) is None
+def test_one_learner_has_no_ranking(make_run: MakeRun, methods: tuple[str, ...]) -> None:
+    assert ranking(comparable_or_none([read_run(_run(make_run, method)) for method in methods])) is None
 
 
 def test_without_predictions_nothing_is_claimed(make_run: MakeRun) -> None:
     runs = [read_run(_run(make_run, "icarl")), read_run(make_run("endocil"))]
-    assert examined_or_none(runs) is None
-    assert contest(None) is None
+    assert comparable_or_none(runs) is None
+    assert ranking(None) is None
+
+
+def test_runs_with_different_budgets_are_not_ranked(make_run: MakeRun) -> None:
+    runs = [
+        read_run(_run(make_run, "icarl", train__epochs=4)),
+        read_run(_run(make_run, "endocil", train__epochs=8)),
+    ]
+    assert ranking(comparable_or_none(runs)) is None
+    sentences = findings(groups(runs), None)
+    assert "The runs differ in their budget (epochs), so the methods are not ranked." in sentences
+    assert not any("ahead" in sentence for sentence in sentences)

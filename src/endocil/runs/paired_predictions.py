@@ -1,4 +1,4 @@
-"""What runs said of the same test images: the stored predictions, side by side, and measures of them."""
+"""Paired predictions: what several runs predicted for the same test images, and measures that can be resampled."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,8 +22,8 @@ from endocil.runs.records import RunRecord
 
 
 @dataclass(frozen=True, eq=False)
-class SharedTest:
-    """The test images of all classes, sorted by name."""
+class CommonTestSet:
+    """The test images that all runs predicted after their last task, sorted by name."""
 
     images: tuple[str, ...]
     classes: tuple[str, ...]  # sorted
@@ -54,17 +54,17 @@ class SharedTest:
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
-    """One run on the tested images."""
+class PairedPredictions:
+    """The predictions of one run for the common test images."""
 
-    tested: SharedTest
-    predicted: Indices  # (T, N) into tested.classes; -1 where the image's class was not yet learned
+    test_set: CommonTestSet
+    predicted: Indices  # (T, N) into test_set.classes; -1 where the image's class was not yet learned
     seen: tuple[Indices, ...]  # the classes known after each task
 
     @property
     def right(self) -> NDArray[np.bool_]:
         """(T, N)"""
-        return np.asarray(self.predicted == self.tested.labels)
+        return np.asarray(self.predicted == self.test_set.labels)
 
     def measure(self, metric: str) -> Measure:
         """One of the metrics of the tables, as in endocil.metrics.metrics."""
@@ -77,7 +77,7 @@ class Answers:
             return one(n_tasks - 1)
         return combined([(1 / n_tasks, one(t)) for t in range(n_tasks)])
 
-    def accuracy_of(self, counted: Bools) -> Measure:
+    def accuracy_on(self, counted: Bools) -> Measure:
         """After the last task, on some of the images."""
         return accuracy_measure(self.right[-1], counted)
 
@@ -85,9 +85,9 @@ class Answers:
         return accuracy_measure(self.right[t], self.predicted[t] >= 0)
 
     def _f1(self, t: int) -> Measure:
-        place = np.zeros(len(self.tested.classes), dtype=np.int64)
+        place = np.zeros(len(self.test_set.classes), dtype=np.int64)
         place[self.seen[t]] = np.arange(len(self.seen[t]))
-        labels, predicted = place[self.tested.labels], place[np.maximum(self.predicted[t], 0)]
+        labels, predicted = place[self.test_set.labels], place[np.maximum(self.predicted[t], 0)]
         return macro_f1_measure(labels, predicted, len(self.seen[t]), self.predicted[t] >= 0)
 
     def _forgetting(self) -> Measure:
@@ -105,13 +105,13 @@ def has_predictions(run: RunRecord) -> bool:
     return run.folder is not None and (run.folder / "predictions" / "task-0.csv").is_file()
 
 
-def read_answers(runs: Sequence[RunRecord], head: Head) -> list[Answers]:
-    """The answers of each run; runs that were tested on different images are refused."""
+def read_paired_predictions(runs: Sequence[RunRecord], head: Head) -> list[PairedPredictions]:
+    """Of each run; runs that were tested on different images are refused."""
     stored = [_stored(run) for run in runs]
     for run, predictions in zip(runs[1:], stored[1:], strict=True):
         _refuse_other_images(runs[0], stored[0][-1], run, predictions[-1])
-    tested = _tested(stored[0][-1], _groups(runs))
-    return [_answers(tested, predictions, head) for predictions in stored]
+    test_set = _common_test_set(stored[0][-1], _groups(runs))
+    return [_paired(test_set, predictions, head) for predictions in stored]
 
 
 def _stored(run: RunRecord) -> list[Predictions]:
@@ -123,18 +123,18 @@ def _stored(run: RunRecord) -> list[Predictions]:
     return read_run_predictions(folder / f"task-{t}.csv" for t in range(len(run.metrics["task_sizes"])))
 
 
-def _named(p: Predictions) -> dict[str, str]:
+def _class_of_each_image(p: Predictions) -> dict[str, str]:
     return {image: p.classes[label] for image, label in zip(p.images, p.labels.tolist(), strict=True)}
 
 
 def _refuse_other_images(run: RunRecord, p: Predictions, other: RunRecord, q: Predictions) -> None:
-    one, two = _named(p), _named(q)
+    one, two = _class_of_each_image(p), _class_of_each_image(q)
     if one == two:
         return
     common = len(one.items() & two.items())
     raise EndocilError(
         f"the runs {run.name} ({len(one):,} test images) and {other.name} ({len(two):,}) were tested on different "
-        f"images, {common:,} in common; only answers to the same questions can be compared: give runs with the same "
+        f"images, {common:,} in common; only predictions for the same images can be paired: give runs with the same "
         f"data, scenario.split_by, scenario.fold and scenario.split_seed"
     )
 
@@ -143,28 +143,30 @@ def _groups(runs: Sequence[RunRecord]) -> dict[str, str]:
     """The group of each test image, from the first run whose split has groups."""
     for run in runs:
         rows = read_csv(run.folder / "split.csv") if run.folder else []
-        found = {row["image"]: row["group"] for row in rows if row["part"] == "test" and row.get("group")}
-        if found:
-            return found
+        groups = {row["image"]: row["group"] for row in rows if row["part"] == "test" and row.get("group")}
+        if groups:
+            return groups
     return {}
 
 
-def _tested(p: Predictions, groups: dict[str, str]) -> SharedTest:
+def _common_test_set(p: Predictions, groups: dict[str, str]) -> CommonTestSet:
     order = sorted(range(len(p.images)), key=p.images.__getitem__)
     images = tuple(p.images[row] for row in order)
     classes = tuple(sorted(p.classes))
     place = np.array([classes.index(name) for name in p.classes])
     names = [f"group {groups[image]}" if image in groups else f"image {image}" for image in images]
     units = np.unique(names, return_inverse=True)[1].astype(np.int64)
-    return SharedTest(images, classes, place[p.labels[order]], units, tuple(p.sources[row] for row in order))
+    return CommonTestSet(
+        images, classes, place[p.labels[order]], units, tuple(p.sources[row] for row in order)
+    )
 
 
-def _answers(tested: SharedTest, stored: Sequence[Predictions], head: Head) -> Answers:
-    rows = {image: row for row, image in enumerate(tested.images)}
-    predicted = np.full((len(stored), len(tested.images)), -1, dtype=np.int64)
+def _paired(test_set: CommonTestSet, stored: Sequence[Predictions], head: Head) -> PairedPredictions:
+    rows = {image: row for row, image in enumerate(test_set.images)}
+    predicted = np.full((len(stored), len(test_set.images)), -1, dtype=np.int64)
     seen = []
     for t, p in enumerate(stored):
-        place = np.array([tested.classes.index(name) for name in p.classes])
+        place = np.array([test_set.classes.index(name) for name in p.classes])
         predicted[t, [rows[image] for image in p.images]] = place[p.predicted(head)]
         seen.append(place)
-    return Answers(tested, predicted, tuple(seen))
+    return PairedPredictions(test_set, predicted, tuple(seen))
