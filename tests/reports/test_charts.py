@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from endocil.html.charts import Axis, Series, line_chart, linear_axis, log_axis, sample
+from endocil.html.charts import Axis, Series, end_axis, line_chart, linear_axis, log_axis, sample
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,16 @@ def test_a_linear_axis_ends_at_a_round_number_above_all_values(top: float, high:
     assert axis.low == 0.0
     assert axis.high == pytest.approx(high)
     assert 2 <= len(axis.ticks) <= 6
+
+
+@pytest.mark.parametrize("last", [1, 2, 7, 30, 32, 113])
+def test_an_axis_of_epochs_ends_at_the_last_one(last: int) -> None:
+    axis = end_axis("epoch", float(last))
+    assert axis.place(last) == 1.0
+    places = [value for value, _ in axis.ticks]
+    assert places == sorted(set(places))
+    assert places[-1] == last
+    assert 2 <= len(places) <= 8
 
 
 def test_a_log_axis_spans_whole_powers_of_ten() -> None:

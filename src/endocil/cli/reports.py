@@ -31,6 +31,12 @@ def report(
     names: Annotated[
         bool, typer.Option("--names/--no-names", help="Names of images and groups in the gallery.")
     ] = True,
+    rank_anyway: Annotated[
+        bool,
+        typer.Option(
+            "--rank-anyway", help="Rank runs that differ in epochs, image size, width or exemplars, too."
+        ),
+    ] = False,
 ) -> None:
     """One self-contained page about runs on the same test images: opens offline, light and dark, for print."""
     from endocil.reports.page import write_page
@@ -39,11 +45,11 @@ def report(
     if output.is_dir():
         raise EndocilError(f"{output} is a folder; name a file with -o, such as {output / 'report.html'}")
     records = read_runs(runs)
-    pictures = exemplars_of(records, gallery)
+    pictures = None if gallery is False else exemplars_of(records, gallery)
     told = title or f"endocil: {', '.join(run.name for run in records)}"
     if title is None and len(records) > 3:
         told = f"endocil: {len(records)} runs"
-    write_page(records, output, title=told, gallery=pictures, names=names)
+    write_page(records, output, title=told, gallery=pictures, names=names, rank_anyway=rank_anyway)
     say(f"page: {output} ({output.stat().st_size / 1e6:.1f} MB)")
 
 

@@ -14,6 +14,26 @@ from endocil.methods.base import milestone_epochs
 from endocil.runs.records import is_incremental
 
 DASH = "\N{EN DASH}"
+METHOD_TITLES = {
+    "finetune": "Finetune",
+    "joint": "JointTrain",
+    "ewc": "EWC",
+    "lwf": "LwF",
+    "icarl": "iCaRL",
+    "bic": "BiC",
+    "wa": "WA",
+    "der": "DER",
+    "foster": "FOSTER",
+    "memo": "MEMO",
+    "mrfa": "MRFA",
+    "dgr": "DGR",
+    "endocil": "EndoCIL",
+}
+
+
+def method_title(name: str) -> str:
+    """A method as the paper spells it; other methods are called by their own name."""
+    return METHOD_TITLES.get(name, name)
 
 
 def portable(value: Any) -> Any:
