@@ -191,7 +191,8 @@ def _class_counts(classes: dict[str, int]) -> str:
 
 
 def _counts(record: Record) -> PageTable:
-    rows = record["counts"]
+    """Tasks are counted from 1 here and from 0 in the record."""
+    rows = [row | ({"task": row["task"] + 1} if "task" in row else {}) for row in record["counts"]]
     titles = tuple(rows[0]) if rows else ("class", "images")
     return _table("Classes in the order of learning", titles, [tuple(row.values()) for row in rows])
 

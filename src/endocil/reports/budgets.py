@@ -18,9 +18,8 @@ class Budgets:
     values: tuple[tuple[str, ...], ...]  # of each experiment, one for each title; empty where it has none
 
     def describe(self, index: int) -> str:
-        """epochs 4, image size 64"""
-        pairs = zip(self.titles, self.values[index], strict=True)
-        return ", ".join(f"{title.lower()} {value or 'none'}" for title, value in pairs)
+        """4 epochs, 20 exemplars per class"""
+        return ", ".join(map(_in_words, self.titles, self.values[index]))
 
     def classes(self, among: Sequence[int]) -> list[list[int]]:
         """These experiments in groups of equal budget, in the order of their first member."""
@@ -28,6 +27,13 @@ class Budgets:
         for index in among:
             members.setdefault(self.values[index], []).append(index)
         return list(members.values())
+
+
+def _in_words(title: str, value: str) -> str:
+    if title == EXEMPLARS:
+        number, _, limit = value.partition(" ")
+        return f"{number} exemplars {limit}" if value else "no exemplars"
+    return {EPOCHS: f"{value} epochs", SIZE: f"images of {value} pixels", WIDTH: f"width {value}"}[title]
 
 
 def budgets(groups: Sequence[Runs]) -> Budgets:

@@ -11,7 +11,7 @@ from endocil.errors import EndocilError
 from endocil.html.markup import jpeg_uri
 from endocil.html.tables import PageTable, text_table
 from endocil.model.predictions import read_run_predictions
-from endocil.reports.averages import HEAD, Runs
+from endocil.reports.averages import Runs
 from endocil.reports.paired_predictions import has_predictions
 from endocil.runs.build import kept_table
 from endocil.runs.experiments import DASH
@@ -153,7 +153,7 @@ def read_mistakes(run: RunRecord, per_class: int) -> list[Mistake]:
     try:
         last = read_run_predictions(files)[-1]
         reader = kept_table(load_settings(run.settings)).reader
-        predicted = last.predicted(HEAD)
+        predicted = last.predicted("softmax")
         scores = last.scores.astype(np.float64)
         exponents = np.exp(scores - scores.max(axis=1, keepdims=True))
         probability = exponents.max(axis=1) / exponents.sum(axis=1)

@@ -141,9 +141,6 @@ def task_data(groups: Sequence[Runs]) -> list[dict[str, Any]]:
     ]
 
 
-# Curves
-
-
 def accuracy_curves(groups: Sequence[Runs]) -> dict[str, Any]:
     """Accuracy after each task for all experiments; one trained on everything at once is a single point."""
     lines = [_curve(group, style) for style, group in enumerate(groups)]

@@ -70,8 +70,8 @@ def ranked(
 
 
 def _part(examined: Examined, members: Sequence[int]) -> Examined:
-    groups, answers = (tuple(all_of[i] for i in members) for all_of in (examined.groups, examined.answers))
-    return Examined(groups, answers, examined.head)  # type: ignore[arg-type]
+    groups = tuple(examined.groups[i] for i in members)
+    return Examined(groups, tuple(examined.answers[i] for i in members), examined.head)
 
 
 def results(
