@@ -5,7 +5,16 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from endocil.html.charts import Axis, Series, end_axis, line_chart, linear_axis, log_axis, sample
+from endocil.html.charts import (
+    Axis,
+    Series,
+    end_axis,
+    interval_chart,
+    line_chart,
+    linear_axis,
+    log_axis,
+    sample,
+)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +66,14 @@ def test_a_line_goes_through_its_points_and_stops_at_a_gap() -> None:
     assert line.get("d") == "M56.0 256.0L144.8 10.0M500.0 133.0"
 
 
+def test_boundaries_are_lines_with_their_names() -> None:
+    axis = Axis("x", 0.0, 10.0, ((0.0, "0"), (10.0, "10")))
+    boundaries = [(0.0, "task <1>"), (5.0, "")]
+    chart = ElementTree.fromstring(line_chart([], axis, axis, title="", boundaries=boundaries))
+    assert len([path for path in chart.iter("path") if path.get("class") == "boundary"]) == 2
+    assert [text.text for text in chart.iter("text") if text.get("class") == "tick"] == ["task <1>"]
+
+
 def test_a_stepped_line_holds_each_value_until_the_next() -> None:
     chart = _chart([Series("a", (0.0, 5.0, 10.0), (10.0, 10.0, 0.0), 0, steps=True)])
     (line,) = [path for path in chart.iter("path") if path.get("class") == "line"]
@@ -77,3 +94,12 @@ def test_fourteen_lines_differ_without_their_colours() -> None:
     without_dash = {re.sub(r'stroke-dasharray="[^"]*" ', "", sample(style)) for style in range(14)}
     assert len(without_dash) == 14  # a method of one task is a point, and has no dash
     assert not any("dasharray" in one for one in without_dash)
+
+
+def test_changes_stand_beside_what_may_be_lost() -> None:
+    rows = [("<a>", -3.0, (-5.0, -1.0)), ("b" * 60, 2.0, (0.0, 4.0))]
+    chart = ElementTree.fromstring(interval_chart(rows, {"<a>": 2.0}, title='"t"', label="points"))
+    assert chart.get("aria-label") == '"t"'
+    assert next(chart.iter("title")).text == "<a>: -3.0 (-5.0 to -1.0)"
+    assert len([path for path in chart.iter("path") if path.get("class") == "limit"]) == 1
+    assert "b" * 47 + "…" in [text.text for text in chart.iter("text")]

@@ -224,7 +224,7 @@ class _Frame:
 
     def boundary(self, at: float, label: str) -> str:
         line = f'<path class="boundary" d="M{self.across(at)} {TOP}V{self.height - BOTTOM}"/>'
-        return line + (_text("tick", self.across(at) + 3, TOP + 10, label) if label else "")
+        return f"{line}{_text('tick', self.across(at) + 3, TOP + 10, label)}" if label else line
 
     def line(self, line: Series) -> str:
         points = list(zip(line.x, line.y, strict=True))

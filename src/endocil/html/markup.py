@@ -83,5 +83,5 @@ def jpeg_uri(pixels: Any, side: int, quality: int = 85) -> str:
 
 
 def code(text: str) -> Markup:
-    """`af` as a name of the files."""
-    return Markup(re.sub(r"`(\w+)`", r"<code>\1</code>", str(escape(text))))
+    """`af` as a name of the files or an option."""
+    return Markup(re.sub(r"`([\w-]+)`", r"<code>\1</code>", str(escape(text))))

@@ -137,7 +137,7 @@ def _budget_warning(spent: Budgets, ranks: Sequence[Ranked]) -> str:
     if len(ranks) > 1:
         return (
             f"These runs had different budgets ({parts}). Methods are ranked only against those of the same budget; "
-            f"--rank-anyway ranks all of them."
+            f"`--rank-anyway` ranks all of them."
         )
     return f"These runs had different budgets ({parts}): a method with more of it may be better for that reason alone."
 
