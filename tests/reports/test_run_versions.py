@@ -61,7 +61,7 @@ def test_tables_comparisons_and_what_is_published_count_them_together(
     assert "nothing to compare with icarl" in str(refused.exception)
     assert _command("publish", *two_versions, "--no-figures", "-o", tmp_path / "out").exit_code == 0
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
-    assert "icarl learned the 14 classes" in page
+    assert "iCaRL learned the 14 classes" in page
 
 
 def test_figures_draw_them_as_one_line(
