@@ -57,7 +57,7 @@ def test_the_page_asks_nothing_from_outside_and_escapes_every_name(
     for raw in ("<a title>", ODD, "x/<i>.png", "<empty>"):
         assert raw not in text
     assert "&lt;a title&gt;" in text
-    assert "a&lt;b&gt;&amp;&quot;x&quot;" in text
+    assert "a&lt;b&gt;&amp;&#34;x&#34;" in text
 
 
 def test_the_page_shows_few_pictures_of_one_group_and_none_where_none_are_wanted(

@@ -5,7 +5,16 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from endocil.html.charts import Axis, Series, line_chart, linear_axis, log_axis, sample
+from endocil.html.charts import (
+    Axis,
+    Series,
+    end_axis,
+    interval_chart,
+    line_chart,
+    linear_axis,
+    log_axis,
+    sample,
+)
 
 
 @pytest.mark.parametrize(
@@ -16,6 +25,16 @@ def test_a_linear_axis_ends_at_a_round_number_above_all_values(top: float, high:
     assert axis.low == 0.0
     assert axis.high == pytest.approx(high)
     assert 2 <= len(axis.ticks) <= 6
+
+
+@pytest.mark.parametrize("last", [1, 2, 7, 30, 32, 113])
+def test_an_axis_of_epochs_ends_at_the_last_one(last: int) -> None:
+    axis = end_axis("epoch", float(last))
+    assert axis.place(last) == 1.0
+    places = [value for value, _ in axis.ticks]
+    assert places == sorted(set(places))
+    assert places[-1] == last
+    assert 2 <= len(places) <= 8
 
 
 def test_a_log_axis_spans_whole_powers_of_ten() -> None:
@@ -47,6 +66,14 @@ def test_a_line_goes_through_its_points_and_stops_at_a_gap() -> None:
     assert line.get("d") == "M56.0 256.0L144.8 10.0M500.0 133.0"
 
 
+def test_boundaries_are_lines_with_their_names() -> None:
+    axis = Axis("x", 0.0, 10.0, ((0.0, "0"), (10.0, "10")))
+    boundaries = [(0.0, "task <1>"), (5.0, "")]
+    chart = ElementTree.fromstring(line_chart([], axis, axis, title="", boundaries=boundaries))
+    assert len([path for path in chart.iter("path") if path.get("class") == "boundary"]) == 2
+    assert [text.text for text in chart.iter("text") if text.get("class") == "tick"] == ["task <1>"]
+
+
 def test_a_stepped_line_holds_each_value_until_the_next() -> None:
     chart = _chart([Series("a", (0.0, 5.0, 10.0), (10.0, 10.0, 0.0), 0, steps=True)])
     (line,) = [path for path in chart.iter("path") if path.get("class") == "line"]
@@ -67,3 +94,12 @@ def test_fourteen_lines_differ_without_their_colours() -> None:
     without_dash = {re.sub(r'stroke-dasharray="[^"]*" ', "", sample(style)) for style in range(14)}
     assert len(without_dash) == 14  # a method of one task is a point, and has no dash
     assert not any("dasharray" in one for one in without_dash)
+
+
+def test_changes_stand_beside_what_may_be_lost() -> None:
+    rows = [("<a>", -3.0, (-5.0, -1.0)), ("b" * 60, 2.0, (0.0, 4.0))]
+    chart = ElementTree.fromstring(interval_chart(rows, {"<a>": 2.0}, title='"t"', label="points"))
+    assert chart.get("aria-label") == '"t"'
+    assert next(chart.iter("title")).text == "<a>: -3.0 (-5.0 to -1.0)"
+    assert len([path for path in chart.iter("path") if path.get("class") == "limit"]) == 1
+    assert "b" * 47 + "…" in [text.text for text in chart.iter("text")]

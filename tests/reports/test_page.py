@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from endocil.datasets.synthetic import render
 from endocil.errors import EndocilError
+from endocil.html.charts import RIGHT, WIDTH
 from endocil.methods import METHODS as METHODS_THERE
-from endocil.metrics.metrics import METRICS
+from endocil.metrics.metrics import METRICS, summarise
+from endocil.model.predictions import read_predictions
 from endocil.reports.averages import class_rates, confusions, per_class
 from endocil.reports.gallery import MOST_PICTURES, PER_CLASS, Exemplar, room_for
 from endocil.reports.page import write_page
@@ -175,7 +178,8 @@ def test_the_best_of_the_incremental_methods_is_marked_and_the_upper_bound_stand
 
 def test_every_metric_is_defined(four: str) -> None:
     defined = four[four.index('id="definitions"') : four.index('id="settings"')]
-    assert defined.count("<dt>") == len(METRICS)
+    (by_name,) = re.findall(r"<details>(.*?)</details>", defined, re.DOTALL)
+    assert by_name.count("<dt>") == len(METRICS)
     assert "Average forgetting: accuracy on a task just after it was learnt" in Reader(four).text
 
 
@@ -185,6 +189,57 @@ def test_strange_class_names_stay_names(tmp_path: Path, make_run: MakeRun, make_
     assert page.all("b") == []
     for name in STRANGE:
         assert page.words.count(name) >= 4  # rows and columns of the confusion matrix, classes, exemplars
+
+
+def test_the_glossary_explains_in_plain_words_what_the_tables_show(four: str) -> None:
+    glossary = Reader(
+        four[four.index('<dl class="terms">') : four.index("</dl>", four.index('<dl class="terms">')) + 5]
+    )
+    for word in ("Task", "Recall", "Exemplars", "Inside noise", "Budget", "Source", "MMD²"):
+        assert word in glossary.words
+
+
+def test_methods_have_the_names_of_their_papers_and_tasks_are_counted_from_one(four: str) -> None:
+    page = Reader(four)
+    assert "Four methods (Finetune, iCaRL, EndoCIL and JointTrain) learned" in page.text
+    assert not {"finetune", "icarl", "endocil", "joint"} & set(page.words)
+    assert {f"task {t}" for t in range(1, 6)} <= set(page.words)
+    assert "task 0" not in page.text
+    assert "task 6" not in page.text
+
+
+def test_training_charts_end_where_training_ends(four: str) -> None:
+    (chart,) = re.findall(r'<svg[^>]*aria-label="Losses per epoch[^>]*>(.*?)</svg>', four, re.DOTALL)[:1]
+    lines = re.findall(r'<path class="line" [^>]*d="([^"]*)"', chart)
+    assert max(float(x) for line in lines for x in re.findall(r"[ML]([\d.]+)", line)) == WIDTH - RIGHT
+
+
+def test_runs_of_different_budgets_are_shown_with_them_and_not_ranked_against_each_other(
+    tmp_path: Path, make_run: MakeRun
+) -> None:
+    folders = [
+        make_run("finetune"),
+        make_run("icarl"),
+        make_run("endocil", train__epochs=12, memory__per_class=50),
+        make_run("joint"),
+    ]
+    page = Reader(_page(tmp_path, folders))
+    assert "Method Seeds Epochs Exemplars Acc last" in page.text
+    assert "These runs had different budgets (epochs and exemplars)" in page.text
+    assert "EndoCIL 1 12 50 per class" in page.text
+    assert "With 6 epochs, 30 exemplars per class" in page.text
+    assert "iCaRL is" in page.text
+    assert "EndoCIL is ahead" not in page.text
+    assert "points ahead of iCaRL" not in page.text
+    asked = Reader(_page(tmp_path, folders, rank_anyway=True))
+    assert "EndoCIL 1 12 50 per class" in asked.text
+    assert "points ahead of iCaRL" in asked.text
+    assert "may be better for that reason alone" in asked.text
+
+
+def test_methods_that_keep_nothing_by_design_are_ranked_with_those_that_keep_exemplars(four: str) -> None:
+    assert "different budgets" not in four
+    assert "points ahead of" in four
 
 
 def test_absolute_paths_do_not_reach_the_page(four: str) -> None:
@@ -233,7 +288,7 @@ def test_a_gallery_is_embedded_as_small_pictures_with_where_they_come_from(
     assert kind == "data:image/jpeg;base64"
     assert base64.b64decode(data).startswith(b"\xff\xd8")
     assert picture["alt"] == '"polyps", choice 1: a<b>.jpg'
-    assert "from task 2 Choice Image Group Source 1 a<b>.jpg patient-5 gastroscope" in page.text
+    assert "from task 3 Choice Image Group Source 1 a<b>.jpg patient-5 gastroscope" in page.text
 
 
 def test_names_of_exemplars_are_short_and_a_group_is_told_where_it_says_more(
@@ -248,13 +303,13 @@ def test_names_of_exemplars_are_short_and_a_group_is_told_where_it_says_more(
     folder = make_run("endocil")
     page = Reader(_page(tmp_path, [folder], gallery={folder.name: {"polyps": images}}))
     assert (
-        f"Exemplars of polyps Choice Image Task Group 1 1.jpg 2 {DASH} 2 clips/7/2.jpg 3 8.jpg" in page.text
+        f"Exemplars of polyps Choice Image Task Group 1 1.jpg 3 {DASH} 2 clips/7/2.jpg 4 8.jpg" in page.text
     )
     assert [one["alt"] for one in page.all("img")] == [
         f"polyps, choice {i}: {name}" for i, name in enumerate((inside, outside), 1)
     ]
     page = Reader(_page(tmp_path, [folder], gallery={folder.name: {"polyps": images[:1]}}))
-    assert "Exemplars of polyps, from task 2 Choice Image 1 1.jpg" in page.text
+    assert "Exemplars of polyps, from task 3 Choice Image 1 1.jpg" in page.text
 
 
 def test_a_gallery_without_names_tells_no_image_and_no_group(tmp_path: Path, make_run: MakeRun) -> None:
@@ -262,13 +317,64 @@ def test_a_gallery_without_names_tells_no_image_and_no_group(tmp_path: Path, mak
     text = _page(tmp_path, [folder], gallery=_gallery(folder), names=False)
     assert "a&lt;b&gt;.jpg" not in text
     assert "patient-5" not in text
-    assert "from task 2 Choice Source 1 gastroscope" in Reader(text).text
+    assert "from task 3 Choice Source 1 gastroscope" in Reader(text).text
 
 
 def test_without_a_gallery_the_page_names_no_image(tmp_path: Path, make_run: MakeRun) -> None:
     text = _page(tmp_path, [make_run("endocil")])
     assert "<img" not in text
     assert ".jpg" not in text
+
+
+@pytest.fixture
+def photographed(tmp_path: Path, make_run: MakeRun) -> Path:
+    """A run whose two test classes are images on disk; of each class one image is taken for the other."""
+    rows = ["image,label,source,score:a,score:b"]
+    for name, sure in (("a", 3.0), ("b", 2.0)):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for k in range(4):
+            Image.fromarray(np.full((40, 40, 3), 60 * k, np.uint8)).save(
+                tmp_path / "images" / name / f"{k}.png"
+            )
+            right = (name == "a") == (k > 0)
+            rows.append(f"{name}/{k}.png,{name},,{sure if right else 0.0},{0.0 if right else sure}")
+    stored = tmp_path / "task-0.csv"
+    stored.write_text("\n".join(rows) + "\n")
+    folder = make_run(
+        "finetune",
+        metrics=summarise([read_predictions(stored)]),
+        data={"name": "folder", "root": str(tmp_path / "images"), "size": 32},
+        scenario={"tasks": 1, "minimum": 1},
+    )
+    (folder / "predictions").mkdir()
+    stored.rename(folder / "predictions" / "task-0.csv")
+    return folder
+
+
+def test_misclassified_images_are_shown_where_the_gallery_allows_it(
+    tmp_path: Path, photographed: Path
+) -> None:
+    page = Reader(_page(tmp_path, [photographed], gallery={photographed.name: {}}))
+    assert [image["alt"] for image in page.all("img")] == [
+        "a, taken for b, 95\N{NO-BREAK SPACE}%: a/0.png",
+        "b, taken for a, 88\N{NO-BREAK SPACE}%: b/0.png",
+    ]
+    unnamed = _page(tmp_path, [photographed], gallery={photographed.name: {}}, names=False)
+    assert unnamed.count("<img") == 2
+    assert ".png" not in unnamed
+    for gallery in (None, {}):
+        assert "<img" not in _page(tmp_path, [photographed], gallery=gallery)
+
+
+def test_misclassified_images_of_a_run_that_allows_its_gallery_need_no_exemplars(
+    tmp_path: Path, photographed: Path
+) -> None:
+    settings = photographed / "settings.toml"
+    settings.write_text(settings.read_text().replace("keep = false", "gallery = true"))
+    assert _page(tmp_path, [photographed], gallery={}).count("<img") == 2
+    assert "<img" not in _page(tmp_path, [photographed], gallery=None)
+    (tmp_path / "images").rename(tmp_path / "elsewhere")
+    assert "<img" not in _page(tmp_path, [photographed], gallery={})
 
 
 def test_a_gallery_of_many_runs_shows_fewer_pictures_of_each() -> None:

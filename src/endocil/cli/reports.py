@@ -31,6 +31,12 @@ def report(
     names: Annotated[
         bool, typer.Option("--names/--no-names", help="Names of images and groups in the gallery.")
     ] = True,
+    rank_anyway: Annotated[
+        bool,
+        typer.Option(
+            "--rank-anyway", help="Rank runs that differ in epochs, image size, width or exemplars, too."
+        ),
+    ] = False,
 ) -> None:
     """One self-contained page about runs on the same test images: opens offline, light and dark, for print."""
     from endocil.reports.page import write_page
@@ -40,8 +46,9 @@ def report(
         raise EndocilError(f"{output} is a folder; name a file with -o, such as {output / 'report.html'}")
     records = read_runs(runs)
     listed = ", ".join(run.name for run in records) if len(records) <= 3 else f"{len(records)} runs"
-    exemplars = exemplars_of(records, gallery)
-    write_page(records, output, title=title or f"endocil: {listed}", gallery=exemplars, names=names)
+    exemplars = None if gallery is False else exemplars_of(records, gallery)
+    page_title = title or f"endocil: {listed}"
+    write_page(records, output, title=page_title, gallery=exemplars, names=names, rank_anyway=rank_anyway)
     say(f"page: {output} ({output.stat().st_size / 1e6:.1f} MB)")
 
 

@@ -1,1 +1,1 @@
-"""The one HTML library: markup and charts of every page."""
+"""The one HTML library: templates, tables and charts of every page."""

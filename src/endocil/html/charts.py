@@ -1,17 +1,20 @@
-"""Line charts as SVG text.
+"""Charts as SVG: lines over an axis, and changes with their intervals.
 
 Colours come from the page's style sheet, so that they follow light and dark; each line also has its own dash
 and marker, so that nobody needs the colours."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from endocil.html.markup import escaped
+from markupsafe import Markup
 
+from endocil.html.markup import number
+
+NOTHING = Markup()
 WIDTH, LEFT, RIGHT, TOP, BOTTOM = 520, 56, 20, 10, 44
-N_COLOURS = 7  # --c0 to --c6 in assets/page.css
+N_COLOURS = 7  # --c0 to --c6 in assets/style.css
 DASHES = ("", "7 4", "2 3", "9 3 2 3")
 MARKERS = (
     "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0z",  # circle
@@ -77,6 +80,13 @@ def log_axis(label: str, values: Iterable[float]) -> Axis:
     )
 
 
+def end_axis(label: str, last: float, n: int = 6) -> Axis:
+    """From zero to exactly `last`, with round ticks below it: nothing is drawn where nothing was measured."""
+    step = max(1.0, _round_step(last / n))
+    inner = [i * step for i in range(math.ceil(last / step)) if last - i * step > 0.4 * step]
+    return Axis(label, 0.0, last, tuple((value, f"{value:g}") for value in (*inner, last)))
+
+
 def line_chart(
     lines: Sequence[Series],
     x: Axis,
@@ -84,21 +94,71 @@ def line_chart(
     *,
     title: str,
     height: int = 300,
-    boundaries: Sequence[float] = (),
-) -> str:
-    """An SVG picture with `title` as its text for those who cannot see it. Boundaries are upright dashes."""
+    boundaries: Sequence[tuple[float, str]] = (),
+) -> Markup:
+    """`title` says in words what the chart shows. Boundaries, (place, label), are upright dashes."""
     frame = _Frame(x, y, height)
-    parts = [frame.grid(), *(frame.boundary(at) for at in boundaries), *(frame.line(line) for line in lines)]
-    return (
-        f'<svg class="chart" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escaped(title)}">'
-        f"{''.join(parts)}</svg>"
+    return _svg(
+        height,
+        title,
+        [
+            frame.grid(),
+            *(frame.boundary(*each) for each in boundaries),
+            *(frame.line(line) for line in lines),
+        ],
     )
 
 
-def sample(style: int, markers: bool = True) -> str:
+def interval_chart(
+    rows: Sequence[tuple[str, float, tuple[float, float]]],
+    limits: Mapping[str, float],
+    *,
+    title: str,
+    label: str,
+) -> Markup:
+    """(name, change, interval) -> a line for each; a dash where `limits` ends what a name may lose."""
+    ends = [end for _, _, interval in rows for end in interval] + [-limit for limit in limits.values()]
+    low, high, step = _round_ends([*ends, 0.0])
+    height = 8 + 42 * len(rows) + BOTTOM
+    base = height - BOTTOM
+
+    def across(value: float) -> float:
+        return round(12 + (value - low) / (high - low) * (WIDTH - 24), 1)
+
+    parts: list[str] = []
+    for k in range(round((high - low) / step) + 1):
+        value = low + k * step
+        kind = "zero" if abs(value) < 1e-9 else "grid"
+        parts.append(f'<path class="{kind}" d="M{across(value)} 8V{base}"/>')
+        parts.append(_text("tick mid", across(value), base + 17, number(value, 0)))
+    for i, (name, value, (start, end)) in enumerate(rows):
+        y = 38 + 42 * i
+        parts.append(_text("", 12, y - 13, name if len(name) <= 48 else f"{name[:47]}…"))
+        if name in limits:
+            parts.append(f'<path class="limit" d="M{across(-limits[name])} {y - 8}v16"/>')
+        values = _title(f"{name}: {number(value)} ({number(start)} to {number(end)})")
+        parts.append(
+            f'<g class="c0">{values}<path class="whisker" d="M{across(start)} {y}H{across(end)}'
+            f'M{across(start)} {y - 4}v8M{across(end)} {y - 4}v8"/>'
+            f'<path class="mark" transform="translate({across(value)} {y})" d="M-4-4h8v8h-8z"/></g>'
+        )
+    parts.append(_text("mid", WIDTH / 2, height - 6, label))
+    return _svg(height, title, parts)
+
+
+def _round_ends(values: Sequence[float]) -> tuple[float, float, float]:
+    """Round ends around all values, and the step between labels."""
+    width = max(max(values) - min(values), 1.0)
+    step = next(step for step in (1.0, 2.0, 5.0, 10.0, 20.0, 50.0) if width / step <= 8 or step == 50.0)
+    low = -step * -(min(values) // step)
+    high = -step * (-max(values) // step)
+    return low, max(high, low + step), step
+
+
+def sample(style: int, markers: bool = True) -> Markup:
     """A short piece of a line, for the legend."""
     mark = f'<path class="mark" transform="translate(16 7)" d="{_marker(style)}"/>'
-    return (
+    return Markup(
         f'<svg class="sample {_colour(style)}" viewBox="0 0 32 14" aria-hidden="true">'
         f'<path class="line" {_dash(style)}d="M1 7H31"/>{mark if markers else ""}</svg>'
     )
@@ -123,8 +183,17 @@ def _stroke(places: Sequence[tuple[float, float]], steps: bool) -> str:
     return f"M{x} {y}" + "".join(f"H{x}V{y}" if steps else f"L{x} {y}" for x, y in rest)
 
 
-def _text(kind: str, x: float, y: float, text: str, more: str = "") -> str:
-    return f'<text class="{kind}" x="{x:g}" y="{y:g}"{more}>{escaped(text)}</text>'
+def _svg(height: float, title: str, parts: Iterable[str]) -> Markup:
+    opening = Markup('<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}">')
+    return opening.format(WIDTH, height, title) + Markup("".join(parts)) + Markup("</svg>")
+
+
+def _text(kind: str, x: float, y: float, text: str, more: Markup = NOTHING) -> Markup:
+    return Markup('<text class="{}" x="{:g}" y="{:g}"{}>{}</text>').format(kind, x, y, more, text)
+
+
+def _title(text: str) -> Markup:
+    return Markup("<title>{}</title>").format(text)
 
 
 @dataclass(frozen=True)
@@ -149,11 +218,13 @@ class _Frame:
         parts += [_text("tick mid", self.across(value), base + 17, text) for value, text in self.x.ticks]
         parts.append(_text("mid", (LEFT + right) / 2, self.height - 6, self.x.label))
         if self.y.label:
-            parts.append(_text("mid", 12, middle, self.y.label, f' transform="rotate(-90 12 {middle:g})"'))
+            turn = Markup(' transform="rotate(-90 12 {:g})"').format(middle)
+            parts.append(_text("mid", 12, middle, self.y.label, turn))
         return "".join(parts)
 
-    def boundary(self, at: float) -> str:
-        return f'<path class="boundary" d="M{self.across(at)} {TOP}V{self.height - BOTTOM}"/>'
+    def boundary(self, at: float, label: str) -> str:
+        line = f'<path class="boundary" d="M{self.across(at)} {TOP}V{self.height - BOTTOM}"/>'
+        return f"{line}{_text('tick', self.across(at) + 3, TOP + 10, label)}" if label else line
 
     def line(self, line: Series) -> str:
         points = list(zip(line.x, line.y, strict=True))
@@ -181,7 +252,7 @@ class _Frame:
         parts = []
         for x, y in zip(line.x, line.y, strict=True):
             if y is not None:
-                told = f"<title>{escaped(line.name)}: {y:.1f}</title>"
                 at = f"translate({self.across(x)} {self.up(y)})"
-                parts.append(f'<path class="mark" transform="{at}" d="{shape}">{told}</path>')
+                value = _title(f"{line.name}: {y:.1f}")
+                parts.append(f'<path class="mark" transform="{at}" d="{shape}">{value}</path>')
         return "".join(parts)

@@ -1,22 +1,55 @@
-"""Pieces of HTML. Every text passes through `escaped`, so that a class called `<b>"x"` stays a name."""
+"""Pages from Jinja2 templates. Every value is escaped by the template, so that a class called `<b>"x"` stays a name.
+
+A room with a page has `templates/page.html`, which extends `base.html` of this room, and may have `assets/page.css`
+and `assets/page.js`. A page is one file: style and script stand inside it, named by their hashes in its content
+security policy, and nothing else may run or be loaded."""
 
 import base64
 import hashlib
-import html
+import io
 import math
 import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable
+from functools import cache
+from importlib import resources
+from typing import Any
 
-from endocil.io.tables import DASH, Cell, Table, shown, within
-from endocil.reports.tables import TITLES
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+from PIL import Image
 
-NUMERIC = ' class="n"'
+# A percentage as a length: the policy of a page allows no style on an element, so that each has a class.
+SHADES = "".join(f".v{n}{{--v:{n}}}" for n in range(101))
 
 
-def escaped(text: object) -> str:
-    """Safe as text and inside quotes; bytes of file names that are no UTF-8 become question marks."""
-    whole = str(text).encode("utf-8", "replace").decode("utf-8")
-    return html.escape(whole)
+def render_page(package: str, **context: Any) -> str:
+    """The page of a room. Bytes of file names that are no UTF-8 become question marks."""
+    style = asset("endocil.html", "style.css") + asset(package, "page.css") + SHADES
+    page = _environment(package).get_template("page.html")
+    text = page.render(style=Markup(style), script=Markup(asset(package, "page.js")), **context)
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+@cache
+def _environment(package: str) -> Environment:
+    loaders = [PackageLoader(name, "templates") for name in (package, "endocil.html")]
+    environment = Environment(
+        loader=ChoiceLoader(loaders),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"policy_hash": policy_hash, "number": number, "code": code}
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
+    return environment
+
+
+@cache
+def asset(package: str, name: str) -> str:
+    """A style sheet or script of a room; empty where it has none."""
+    file = resources.files(package).joinpath("assets", name)
+    return file.read_text("utf-8") if file.is_file() else ""
 
 
 def policy_hash(text: str) -> str:
@@ -24,115 +57,31 @@ def policy_hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii")
 
 
-def subscripted(title: str) -> str:
-    """Acc_last as Acc with a small `last` below the line."""
-    return re.sub(r"_(\w+)", r"<sub>\1</sub>", escaped(title))
-
-
 def number(value: float | None, decimals: int = 1) -> str:
+    """1,234.5; a dash where there is no number, and no minus before nothing."""
     if value is None or not math.isfinite(value):
-        return DASH
+        return "\N{EN DASH}"
     return f"{round(value, decimals) + 0.0:,.{decimals}f}"
 
 
-def scrolling(body: str, name: str) -> str:
-    """A part that may be wider than a phone; the keyboard can reach and scroll it."""
-    return f'<div class="scroll" role="region" tabindex="0" aria-label="{escaped(name)}">{body}</div>'
+def subscripted(text: str, names: Iterable[str]) -> Markup:
+    """A text in which these names, such as Acc_last, have their end as a small word below the line."""
+    marked = escape(text)
+    for name in names:
+        stem, _, end = name.partition("_")
+        marked = marked.replace(name, Markup("{}<sub>{}</sub>").format(stem, end) if end else Markup(name))
+    return marked
 
 
-def captioned(text: str, when: str = "") -> str:
-    """A table's caption, which stays in sight while the table is scrolled. The script changes `when` with the task."""
-    moment = f' <span class="when">{escaped(when)}</span>' if when else ""
-    return f"<caption><span>{escaped(text)}{moment}</span></caption>"
+def jpeg_uri(pixels: Any, side: int, quality: int = 85) -> str:
+    """(H, W, 3) uint8 as a picture of at most `side` pixels that stands inside the page."""
+    picture = Image.fromarray(pixels)
+    picture.thumbnail((side, side))
+    file = io.BytesIO()
+    picture.save(file, "JPEG", quality=quality, optimize=True)
+    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode("ascii")
 
 
-def details(summary: str, body: str) -> str:
-    return f"<details><summary>{escaped(summary)}</summary>{body}</details>"
-
-
-def figure(picture: str, caption: str, legend: str = "") -> str:
-    return f"<figure>{legend}{picture}<figcaption>{escaped(caption)}</figcaption></figure>"
-
-
-def legend(entries: Iterable[tuple[str, str]]) -> str:
-    """(sample, name) pairs."""
-    items = "".join(f"<li>{sample}{escaped(name)}</li>" for sample, name in entries)
-    return f'<ul class="legend">{items}</ul>'
-
-
-def switches(entries: Iterable[tuple[str, str]]) -> str:
-    """A legend in which each entry can be switched off. Without a script it is a legend."""
-    items = "".join(
-        f'<li><label><input type="checkbox" value="{i}" checked hidden>{sample}{escaped(name)}</label></li>'
-        for i, (sample, name) in enumerate(entries)
-    )
-    buttons = (
-        '<button type="button" value="all">All</button> <button type="button" value="none">None</button>'
-    )
-    return (
-        f'<fieldset class="switch"><legend>Methods</legend>'
-        f'<p class="script" hidden>{buttons}</p><ul class="legend">{items}</ul></fieldset>'
-    )
-
-
-def head_row(titles: Sequence[str], *, numeric_from: int = 1) -> str:
-    """Titles are HTML already."""
-    cells = (
-        f'<th scope="col"{NUMERIC if j >= numeric_from else ""}>{title}</th>'
-        for j, title in enumerate(titles)
-    )
-    return f"<thead><tr>{''.join(cells)}</tr></thead>"
-
-
-def plain_table(
-    caption: str,
-    titles: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    numeric_from: int = 1,
-    names: Collection[str] = (),
-) -> str:
-    """Rows of texts; the first cell of a row is its heading. `names`: titles of columns with long names."""
-    kinds = [
-        NUMERIC if j >= numeric_from else ' class="name"' if title in names else ""
-        for j, title in enumerate(titles)
-    ]
-    body = "".join(
-        f'<tr><th scope="row">{escaped(row[0])}</th>'
-        + "".join(f"<td{kind}>{escaped(cell)}</td>" for kind, cell in zip(kinds[1:], row[1:], strict=True))
-        + "</tr>"
-        for row in rows
-    )
-    head = head_row([escaped(title) for title in titles], numeric_from=numeric_from)
-    whole = f"<table>{captioned(caption)}{head}<tbody>{body}</tbody></table>"
-    return scrolling(whole, caption)
-
-
-def result_table(table: Table) -> str:
-    """A table of results; the best values are bold, upper bounds stand apart below a line."""
-    marked = table.marked()
-    head = "".join(
-        f'<th scope="col"{NUMERIC if column.numeric else ""}>{subscripted(column.title)}</th>'
-        for column in table.columns
-    )
-    rows = []
-    for i, row in enumerate(table.rows):
-        first = shown(row[0])
-        cells = [f'<th scope="row">{subscripted(first) if first in TITLES.values() else escaped(first)}</th>']
-        for j, cell in enumerate(row[1:], 1):
-            text = escaped(shown(cell))
-            best = f"<strong>{text}</strong>" if (i, j) in marked else text
-            numeric = NUMERIC if table.columns[j].numeric else ""
-            cells.append(f"<td{numeric}>{best}{_within(cell)}</td>")
-        apart = ' class="apart"' if table.rankings and table.rankings[i] is None else ""
-        rows.append(f"<tr{apart}>{''.join(cells)}</tr>")
-    whole = (
-        f"<table>{captioned(table.caption)}<thead><tr>{head}</tr></thead>"
-        f"<tbody>{''.join(rows)}</tbody></table>"
-    )
-    return scrolling(whole, table.caption)
-
-
-def _within(cell: Cell) -> str:
-    interval = within(cell)
-    return f'<br><span class="within">{interval}</span>' if interval else ""
+def code(text: str) -> Markup:
+    """`af` as a name of the files or an option."""
+    return Markup(re.sub(r"`([\w-]+)`", r"<code>\1</code>", str(escape(text))))

@@ -30,13 +30,13 @@ class Ranking:
         return sorted(own, key=lambda one: -one.difference)
 
 
-def ranking(compared: ComparableRuns | None) -> Ranking | None:
+def ranking(compared: ComparableRuns | None, *, rank_anyway: bool = False) -> Ranking | None:
     """None where nothing can be compared, or budgets differ. Methods that learn all classes at once are left out."""
     if compared is None:
         return None
     learners = [i for i, group in enumerate(compared.groups) if group.incremental]
     groups = tuple(compared.groups[i] for i in learners)
-    if len(groups) < 2 or budgets_of(groups).differing:
+    if len(groups) < 2 or (budgets_of(groups).differing and not rank_anyway):
         return None
     chosen = ComparableRuns(groups, tuple(compared.predictions[i] for i in learners), compared.head)
     best = max(groups, key=lambda group: _mean_accuracy(group, compared.head))

@@ -2,7 +2,7 @@
 // switched off, one method at a time, any task. It reads the numbers of all tasks from the element "data".
 (function () {
   "use strict";
-  const INK_TURNS = 76; // as in shaded.py
+  const INK_CHANGES = 76; // as in html/tables.py
   const root = document.documentElement;
   const all = function (selector, inside) { return Array.from((inside || document).querySelectorAll(selector)); };
   const methods = JSON.parse(document.getElementById("data").textContent);
@@ -41,7 +41,7 @@
   all(".switch").forEach(function (group) {
     const boxes = all("input", group);
     const lines = all("g[data-line]", group.closest("figure"));
-    const rows = all("tbody tr", group.closest("section").querySelector("details"));
+    const rows = all("tbody tr", group.closest("section").querySelector(".numbers"));
 
     function showLines() {
       boxes.forEach(function (box, i) {
@@ -76,7 +76,7 @@
   // One method and any task
   const choice = document.getElementById("method-choice");
   const slider = document.getElementById("task-choice");
-  const told = document.getElementById("task-told");
+  const taskText = document.getElementById("task-text");
 
   function chosen() {
     return choice && choice.value !== "all" ? [Number(choice.value)] : methods.map(function (_, i) { return i; });
@@ -84,7 +84,7 @@
 
   function paint(cell, value, text) {
     const whole = Math.round(value);
-    cell.className = value === null ? "" : "v" + whole + (whole > INK_TURNS ? " hot" : "");
+    cell.className = value === null ? "" : "v" + whole + (whole > INK_CHANGES ? " hot" : "");
     cell.textContent = value === null ? "" : text;
   }
 
@@ -122,7 +122,7 @@
   function showTask(section, method, t) {
     const last = method.confusions.length - 1;
     const at = Math.min(t, last);
-    const when = at === last ? "after the last task" : "after task " + at;
+    const when = at === last ? "after the last task" : "after task " + (at + 1);
     showConfusion(section, method.confusions[at], when);
     showClasses(section, method.rates[at], when);
     const forgetting = table(section, "forgetting");
@@ -135,21 +135,21 @@
     }
   }
 
-  function tell(t) {
+  function describeTask(t) {
     const tasks = chosen().map(function (i) { return methods[i].tasks; }).filter(function (own) { return own.length > 1; });
     const alike = tasks.every(function (own) { return JSON.stringify(own) === JSON.stringify(tasks[0]); });
-    let said = "After task " + t;
+    let text = "After task " + (t + 1);
     if (tasks.length && alike) {
       const own = tasks[0];
       const at = Math.min(t, own.length - 1);
       const known = own.slice(0, at + 1).flat().length;
-      said = "After task " + at + " (" + (at + 1) + " of " + own.length + "): " + known + " of " + own.flat().length +
+      text = "After task " + (at + 1) + " of " + own.length + ": " + known + " of " + own.flat().length +
         " classes learned; new: " + own[at].join(", ");
     } else if (!tasks.length) {
-      said = "Only the last task can be shown";
+      text = "Only the last task can be shown";
     }
-    told.textContent = said + ".";
-    slider.setAttribute("aria-valuetext", said);
+    taskText.textContent = text + ".";
+    slider.setAttribute("aria-valuetext", text);
   }
 
   function show() {
@@ -158,9 +158,9 @@
     all(".method").forEach(function (section, i) { section.classList.toggle("off", !shown.includes(i)); });
     if (!slider) return;
     slider.disabled = most === 0;
-    const t = Math.min(Number(slider.value), Number(slider.max));
+    const t = Math.min(Number(slider.value), Number(slider.max)) - 1; // counted from 0 in the numbers
     all(".method").forEach(function (section, i) { showTask(section, methods[i], t); });
-    tell(t);
+    describeTask(t);
   }
 
   function follow() {
