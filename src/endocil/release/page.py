@@ -18,7 +18,7 @@ from endocil.html.markup import (
     policy_hash,
     scrolling,
 )
-from endocil.model.disclaimer import NOTICE
+from endocil.model.disclaimer import DISCLAIMER
 from endocil.release.gate import QUANTITIES
 from endocil.runs.experiments import DASH
 
@@ -408,10 +408,10 @@ def gate_page(record: Record, picture: Picture | None = None) -> str:
         f"<title>{escaped(title)}</title><style>{style}</style></head><body>"
         f'<a class="skip" href="#main">Skip to the rules</a><header><h1>{escaped(title)}</h1>'
         f"{opening(record)}"
-        f'<p class="warning">{NOTICE}</p>'
+        f'<p class="warning">{DISCLAIMER}</p>'
         f'<nav aria-label="On this page"><ul>{links}</ul></nav></header><main id="main" tabindex="-1">'
         f"{''.join(section(*part) for part in there)}</main>"
-        f"<footer><p>Written by endocil. {NOTICE}</p></footer></body></html>\n"
+        f"<footer><p>Written by endocil. {DISCLAIMER}</p></footer></body></html>\n"
     )
 
 

@@ -8,7 +8,7 @@ from string import Template
 from endocil.errors import EndocilError
 from endocil.html.markup import escaped, policy_hash
 from endocil.io.files import write_atomically
-from endocil.model.disclaimer import NOTICE
+from endocil.model.disclaimer import DISCLAIMER
 from endocil.reports import method_section as task_views
 from endocil.reports import sections
 from endocil.reports import sections as facts
@@ -62,7 +62,7 @@ def page(
         style_hash=policy_hash(style),
         style=style,
         script=script,
-        notice=NOTICE,
+        notice=DISCLAIMER,
         data=task_views.data(groups),
         summary=escaped(what_was_run(groups)),
         navigation=_navigation(groups, [name for name, _, _ in there]),
