@@ -17,7 +17,7 @@ from endocil.datasets.synthetic import load
 from endocil.errors import EndocilError
 from endocil.model.file import Content, read_content, write_content
 from endocil.release.page import gate_page
-from endocil.release.versions import examine, read_test
+from endocil.release.versions import evaluate, read_test
 from endocil.runs.lifelong import Bundle
 
 LIMITS = """
@@ -170,7 +170,7 @@ def test_whatever_goes_wrong_ends_with_status_2(
         def fails(*_: object, failure: BaseException = failure, **__: object) -> None:
             raise failure
 
-        monkeypatch.setattr("endocil.release.versions.examine", fails)
+        monkeypatch.setattr("endocil.release.versions.evaluate", fails)
         assert compare(tiny_bundle, tiny_bundle, sorted_images) == status
 
 
@@ -183,25 +183,25 @@ def test_what_is_no_test_image_is_left_out_and_listed(
         (tmp_path / place).mkdir(exist_ok=True)
         Image.fromarray(np.ascontiguousarray(pixels)).save(tmp_path / place / f"{pixels[0, 0, 0]}.png")
     (tmp_path / known / "broken.png").write_bytes(b"no picture")
-    found = examine(tiny_bundle, tiny_bundle, tmp_path)
+    found = evaluate(tiny_bundle, tiny_bundle, tmp_path)
     assert found.versions.tested.images == (f"{known}/{new[0, 0, 0]}.png",)
     assert found.inside == ((f"{known}/{own[0, 0, 0]}.png", "both"),)
     assert [image for image, _ in found.unreadable] == [f"{known}/broken.png"]
     assert found.versions.left_out == ((f"unheard of/{new[-1, 0, 0]}.png", "unheard of"),)
-    assert not found.descends
+    assert not found.is_descendant
 
 
 def test_both_heads_can_be_compared(
     tiny_bundle: Path, worse: Path, sorted_images: Path, tiny_content: Content, tmp_path: Path
 ) -> None:
-    by_mean = examine(tiny_bundle, worse, sorted_images, head="nearest_mean")
+    by_mean = evaluate(tiny_bundle, worse, sorted_images, head="nearest_mean")
     assert np.array_equal(
         by_mean.versions.old.predicted, by_mean.versions.new.predicted
     )  # only the other differs
     without = tmp_path / "without.endocil"
     write_content(without, replace(tiny_content, statistics={}))
     with pytest.raises(EndocilError, match="the new version has no nearest-mean head"):
-        examine(tiny_bundle, without, sorted_images, head="nearest_mean")
+        evaluate(tiny_bundle, without, sorted_images, head="nearest_mean")
 
 
 def test_a_list_gives_groups_and_its_test_part(sorted_images: Path, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def _record(name: str) -> dict[str, object]:
     pair = {"old": share, "new": share, "change": share}
     version = {"file": name, "digest": name, "name": name, "classes": 2, "made": name, "calibrated": False}
     check = {"section": name, "key": "smallest_sensitivity", "about": name, "limit": 5.0, "passed": False}
-    check |= {"said": name, "refuse": "if_shown_harmful", "level": 0.95}
+    check |= {"explanation": name, "refuse": "if_shown_harmful", "level": 0.95}
     flip = {"image": name, "group": name, "class_name": name, "kind": "negative", "old": name, "new": name}
     each = {"low": 0, "high": 10, "images": 1, "confidence": 5.0, "right": 4.0}
     return {
@@ -268,5 +268,5 @@ def _record(name: str) -> dict[str, object]:
         "flips": [flip | {"old_probability": 0.5, "new_probability": 0.5}],
         "unknown_classes": [{"image": name, "class": name}],
         "unreadable": [{"image": name, "reason": name}],
-        "inside_a_bundle": [],
+        "inside_a_model": [],
     }

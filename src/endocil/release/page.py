@@ -279,7 +279,7 @@ def _table(checks: list[Record]) -> str:
         rows.append(
             f'<tr><td class="mark-{mark}">{sign}</td><th scope="row">{escaped(_about(check))}</th>'
             f"<td{NUMERIC}>{_limit(check)}</td>"
-            f'<td class="words">{escaped(check["said"])}</td><td>{_refuse(check)}</td></tr>'
+            f'<td class="words">{escaped(check["explanation"])}</td><td>{_refuse(check)}</td></tr>'
         )
     caption = "In brackets: the interval that the limit is held against. A loss below 0 is a gain"
     head = head_row(["", "what", "limit", "measured", "rule"], numeric_from=99)
@@ -339,8 +339,8 @@ def left_out(record: Record) -> str:
         ("unknown_classes", "of a class that neither version knows", "class"),
         ("unreadable", "not readable", "reason"),
         (
-            "inside_a_bundle",
-            "found inside a bundle, as exemplar or held-out image, and so no test",
+            "inside_a_model",
+            "found inside a model, as exemplar or held-out image, and so no test",
             "version",
         ),
     )
@@ -389,7 +389,7 @@ def gate_page(record: Record, picture: Picture | None = None) -> str:
         ("lost", "Negative flips: right before, wrong now", flips(record, "negative", picture)),
         ("won", "Positive flips: wrong before, right now", flips(record, "positive", picture)),
         ("calibration", "Is confidence true?", calibration(record)),
-        ("flags", "Flagged as unlike anything learned", flags(record)),
+        ("flags", "Flagged as out of distribution", flags(record)),
         ("left-out", "Images left out", left_out(record)),
         ("method", "How the numbers are made", method(record)),
     ]
