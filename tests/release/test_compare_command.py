@@ -32,13 +32,13 @@ Compare = Callable[..., int]
 
 @pytest.fixture(scope="session")
 def sorted_images(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which each image lies where the bundle puts it: the old version is right about all of them."""
+    """A folder in which each image has the class that the model predicts: the old version is always correct."""
     folder = tmp_path_factory.mktemp("compare") / "test"
     table = load(images=60, classes=5, imbalance=1.0, seed=77)
     pictures = [table.reader.read(image_id, 32) for image_id in table.ids]
     bundle = Bundle.load(tiny_bundle)
-    said = bundle.predict(pictures).predicted.tolist()
-    for i, (picture, label) in enumerate(zip(pictures, said, strict=True)):
+    labels = bundle.predict(pictures).predicted.tolist()
+    for i, (picture, label) in enumerate(zip(pictures, labels, strict=True)):
         place = folder / bundle.classes[label]
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture).save(place / f"{i:03d}.png")
@@ -85,10 +85,10 @@ def test_the_same_model_passes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert compare(tiny_bundle, tiny_bundle, sorted_images, "--rules", _rules(tmp_path)) == 0
-    told = capsys.readouterr().out
-    assert "60 of 60 test images compared" in told
-    assert "accuracy 100.0 -> 100.0 %" in told
-    assert "PASS: " in told
+    output = capsys.readouterr().out
+    assert "60 of 60 test images compared" in output
+    assert "accuracy 100.0 -> 100.0 %" in output
+    assert "PASS: " in output
     assert "PASS: " in (tmp_path / "gate.html").read_text()
 
 
@@ -101,9 +101,9 @@ def test_a_worse_one_is_refused_with_status_1_and_reported_with_0(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert compare(tiny_bundle, worse, sorted_images, "--rules", _rules(tmp_path), "--csv", "flips.csv") == 1
-    told = capsys.readouterr().out
-    assert "fails: [overall] largest_loss_of_accuracy, all images: 100.0" in told
-    assert "REFUSED: " in told
+    output = capsys.readouterr().out
+    assert "fails: [overall] largest_loss_of_accuracy, all images: 100.0" in output
+    assert "REFUSED: " in output
     page = (tmp_path / "gate.html").read_text()
     assert page.count('<img src="data:image/jpeg;base64,') == 60
     rows = list(csv.DictReader((tmp_path / "flips.csv").open()))

@@ -17,12 +17,12 @@ OLD, NEW = ("a", "b"), ("a", "b", "c")
 
 
 def _said(
-    classes: tuple[str, ...], answers: str, unlike: str = "", confidence: float = 0.8
+    classes: tuple[str, ...], predicted_names: str, ood: str = "", confidence: float = 0.8
 ) -> VersionPredictions:
-    predicted = np.array([classes.index(name) for name in answers])
-    flags = np.array([mark == "!" for mark in unlike]) if unlike else None
+    predicted = np.array([classes.index(name) for name in predicted_names])
+    flags = np.array([mark == "!" for mark in ood]) if ood else None
     return VersionPredictions(
-        classes, predicted, np.full(len(answers), confidence), flags, calibrated=bool(unlike)
+        classes, predicted, np.full(len(predicted_names), confidence), flags, calibrated=bool(ood)
     )
 
 
@@ -150,12 +150,12 @@ def test_test_images_of_which_the_old_version_knows_nothing_are_refused() -> Non
 
 def test_the_calibration_error_is_that_of_the_bundle() -> None:
     random = np.random.default_rng(2)
-    told = random.dirichlet([1, 1, 1], 500)
+    probabilities = random.dirichlet([1, 1, 1], 500)
     labels = random.integers(0, 3, 500)
-    confidence, right = told.max(axis=1), told.argmax(axis=1) == labels
+    confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
     mine = observed(calibration_measure(confidence, right, np.ones(500, dtype=bool)))
     assert mine == pytest.approx(
-        100 * calibration_error(torch.from_numpy(told), torch.from_numpy(labels)), rel=1e-4
+        100 * calibration_error(torch.from_numpy(probabilities), torch.from_numpy(labels)), rel=1e-4
     )
     bins = reliability(confidence, right)
     assert sum(each.images for each in bins) == 500

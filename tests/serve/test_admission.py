@@ -1,4 +1,4 @@
-"""Who may ask: a token where one is set, this server's own names and pages, and nobody else."""
+"""Access: a token where one is set, only this server's own names and pages."""
 
 import sys
 from collections.abc import Callable
@@ -28,18 +28,18 @@ Serving = Callable[..., TestClient]
     "given",
     ["", "Bearer wrong", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", "Bearer ä", "Bearer "],
 )
-def test_without_the_token_nothing_is_told(serving: Serving, pictures: list[bytes], given: str) -> None:
+def test_without_the_token_nothing_is_revealed(serving: Serving, pictures: list[bytes], given: str) -> None:
     client = serving(token=TOKEN)
     headers = {"Authorization": given.encode()} if given else {}
-    answers = [client.get(path, headers=headers) for path in PATHS]
-    answers.append(client.post("/api/v1/predict", files=form(pictures[0]), headers=headers))
-    answers.append(client.put("/api/v1/models/model-1", json={"file": "v2.endocil"}, headers=headers))
-    answers.append(client.post("/api/v1/session", headers=headers))
-    for answer in answers:
-        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "no-token")
-        assert answer.headers["www-authenticate"] == "Bearer"
-        assert "set-cookie" not in answer.headers
-        assert TOKEN not in answer.text
+    responses = [client.get(path, headers=headers) for path in PATHS]
+    responses.append(client.post("/api/v1/predict", files=form(pictures[0]), headers=headers))
+    responses.append(client.put("/api/v1/models/model-1", json={"file": "v2.endocil"}, headers=headers))
+    responses.append(client.post("/api/v1/session", headers=headers))
+    for response in responses:
+        assert (response.status_code, response.json()["error"]["code"]) == (401, "no-token")
+        assert response.headers["www-authenticate"] == "Bearer"
+        assert "set-cookie" not in response.headers
+        assert TOKEN not in response.text
     assert client.get("/api/v1/health", headers=headers).status_code == 200
     assert client.get("/").status_code == 200  # the page asks for it
 
@@ -65,8 +65,8 @@ def test_with_the_token_or_a_session_everything_is(serving: Serving, pictures: l
 def test_a_foreign_name_is_refused(client: TestClient, host: str) -> None:
     """DNS rebinding: an attacker's name that has come to mean this machine."""
     for path in ("/", "/api/v1/models", "/assets/app.js"):
-        answer = client.get(path, headers={"Host": host})
-        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "foreign-host")
+        response = client.get(path, headers={"Host": host})
+        assert (response.status_code, response.json()["error"]["code"]) == (403, "foreign-host")
 
 
 @pytest.mark.parametrize(
@@ -91,14 +91,14 @@ def test_the_servers_own_names_and_numbers_are_not(client: TestClient, host: str
 def test_pages_of_other_sites_are_refused(
     client: TestClient, pictures: list[bytes], headers: dict[str, str]
 ) -> None:
-    answers = [
+    responses = [
         client.post("/api/v1/predict", files=form(pictures[0]), headers=headers),
         client.put("/api/v1/models/model-1", json={"file": "v2.endocil"}, headers=headers),
         client.get("/api/v1/models", headers=headers),
     ]
-    for answer in answers:
-        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "foreign-origin")
-        assert "access-control-allow-origin" not in answer.headers
+    for response in responses:
+        assert (response.status_code, response.json()["error"]["code"]) == (403, "foreign-origin")
+        assert "access-control-allow-origin" not in response.headers
 
 
 def test_the_own_page_and_a_link_to_it_are_not(client: TestClient) -> None:
@@ -108,7 +108,7 @@ def test_the_own_page_and_a_link_to_it_are_not(client: TestClient) -> None:
     assert client.get("/", headers=link).status_code == 200
 
 
-def test_every_answer_has_a_strict_policy(client: TestClient) -> None:
+def test_every_response_has_a_strict_policy(client: TestClient) -> None:
     for path in ("/", "/docs", "/assets/app.js", "/assets/style.css", "/api/v1/models", "/nothing"):
         headers = client.get(path).headers
         policy = headers["content-security-policy"]

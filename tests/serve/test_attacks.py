@@ -1,4 +1,4 @@
-"""What is tried against a server, each refused: too much, too slow, too often, of the wrong kind."""
+"""Attacks on a server, each refused: too much, too slow, too often, of the wrong kind."""
 
 import socket
 import struct
@@ -179,7 +179,7 @@ def test_a_slow_upload_is_given_up(running: Callable[..., Running]) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: loc"])
-def test_a_connection_that_does_not_say_what_it_wants_is_closed(
+def test_a_connection_that_sends_no_complete_headers_is_closed(
     running: Callable[..., Running], sent: bytes
 ) -> None:
     server = running(limits=Limits(header_seconds=0.3))

@@ -118,23 +118,23 @@ def test_comparing_needs_places_for_both_models_at_once(
         assert first.result().status_code == 200
 
 
-def test_where_one_model_fails_the_other_is_not_asked_for_nobody(
+def test_where_one_model_fails_the_other_is_not_run_in_vain(
     serving: Serving, pictures: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = serving(limits=Limits(batch=1))
-    asked = list[str]()
+    ran = list[str]()
 
     def broken(loaded: Any, pixels: object) -> object:
-        asked.append(loaded.id)
-        if len(asked) > 1:  # the first has failed: soon nothing waits any more
+        ran.append(loaded.id)
+        if len(ran) > 1:  # the first has failed: soon nothing waits any more
             until(lambda: queued(client.service) == 0)
         raise ZeroDivisionError
 
     monkeypatch.setattr(client.service.engine, "predict", broken)
     response = client.post(f"{PREDICT}?compare=model-2", files=form(*pictures[:8]))
     assert code(response) == (500, "failed")
-    assert set(asked) == {"model-1"}
-    assert len(asked) <= 2
+    assert set(ran) == {"model-1"}
+    assert len(ran) <= 2
     assert (queued(client.service), client.service.engine.waiting) == (0, 0)
 
 
@@ -194,7 +194,7 @@ def is_answered(line: socket.socket) -> bool:
     return answer.startswith(b"HTTP/1.1 200 OK")
 
 
-def test_one_connection_too_many_is_told_so(running: Callable[..., Running]) -> None:
+def test_a_surplus_connection_gets_an_error_and_the_others_go_on(running: Callable[..., Running]) -> None:
     server = running(limits=Limits(connections=3))
     lines = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(3)]
     try:

@@ -1,4 +1,4 @@
-"""What the API says of images is what the bundle says, alone and in company; and every answer carries the notice."""
+"""The API predicts as the model does, for single images and in batches; every response carries the disclaimer."""
 
 import io
 import json
@@ -20,39 +20,39 @@ DISCLAIMER = "Research software, not for clinical use."
 PREDICT = "/api/v1/predict"
 
 
-def predicted_by(bundle: Path, picture: bytes, folder: Path) -> dict[str, float]:
+def predicted_by(model: Path, picture: bytes, folder: Path) -> dict[str, float]:
     """Class to probability, by the model itself from a file."""
     file = folder / "picture"
     file.write_bytes(picture)
-    found = Bundle.load(bundle).predict([file])
-    return dict(zip(found.classes, found.probabilities[0].tolist(), strict=True))
+    predictions = Bundle.load(model).predict([file])
+    return dict(zip(predictions.classes, predictions.probabilities[0].tolist(), strict=True))
 
 
-def shares(answer: dict) -> dict[str, float]:
-    return {one["name"]: one["probability"] for one in answer["top"]}
+def probabilities(prediction: dict) -> dict[str, float]:
+    return {one["name"]: one["probability"] for one in prediction["top"]}
 
 
-def test_the_api_answers_as_the_bundle_does_with_files(
+def test_the_api_predicts_as_the_model_does_from_files(
     client: TestClient, versions: Path, pictures: list[bytes], tmp_path: Path
 ) -> None:
     jpeg = png(np.random.default_rng(0).integers(0, 256, (400, 300, 3), np.uint8), "JPEG")
     body = client.post(f"{PREDICT}?top=5", files=form(*pictures[:3], jpeg)).json()
     assert body["disclaimer"] == DISCLAIMER
     for image, picture in zip(body["images"], [*pictures[:3], jpeg], strict=True):
-        (answer,) = image["predictions"]
+        (prediction,) = image["predictions"]
         expected = predicted_by(versions / "v1.endocil", picture, tmp_path)
-        assert shares(answer) == pytest.approx(expected, abs=1e-4)
-        assert answer["digest"] == client.service.models.get("model-1").digest
-        assert answer["calibrated"] is True
+        assert probabilities(prediction) == pytest.approx(expected, abs=1e-4)
+        assert prediction["digest"] == client.service.models.get("model-1").digest
+        assert prediction["calibrated"] is True
 
 
 def test_the_most_probable_class_comes_first(client: TestClient, pictures: list[bytes]) -> None:
     (image,) = client.post(f"{PREDICT}?top=2&nearest=8", files=form(pictures[0])).json()["images"]
-    (answer,) = image["predictions"]
-    first, second = answer["top"]
+    (prediction,) = image["predictions"]
+    first, second = prediction["top"]
     assert first["probability"] >= second["probability"]
-    assert len(answer["nearest_mean"]) == 2
-    assert len(answer["nearest"]) == 8
+    assert len(prediction["nearest_mean"]) == 2
+    assert len(prediction["nearest"]) == 8
 
 
 def test_requests_that_wait_together_are_answered_by_one_pass_and_alike(
@@ -79,7 +79,9 @@ def test_requests_that_wait_together_are_answered_by_one_pass_and_alike(
         together = [one.result().json()["images"][0] for one in (first, *others)]
     assert sizes == [1, len(pictures) - 1]
     for one, other in zip(alone, together, strict=True):
-        assert shares(one["predictions"][0]) == pytest.approx(shares(other["predictions"][0]), abs=1e-4)
+        assert probabilities(one["predictions"][0]) == pytest.approx(
+            probabilities(other["predictions"][0]), abs=1e-4
+        )
         assert one["predictions"][0]["ood_score"] == pytest.approx(
             other["predictions"][0]["ood_score"], abs=1e-4
         )
@@ -92,10 +94,10 @@ def test_two_versions_answer_on_the_same_images(
     for image, picture in zip(body["images"], pictures, strict=False):
         second, first = image["predictions"]
         assert (second["model"], first["model"]) == ("model-2", "model-1")
-        assert shares(first) == pytest.approx(
+        assert probabilities(first) == pytest.approx(
             predicted_by(versions / "v1.endocil", picture, tmp_path), abs=1e-4
         )
-        assert shares(second) == pytest.approx(
+        assert probabilities(second) == pytest.approx(
             predicted_by(versions / "v2.endocil", picture, tmp_path), abs=1e-4
         )
 
@@ -117,10 +119,12 @@ def test_an_unreadable_image_has_a_problem_and_the_others_their_answers(
     ]
     assert problems[1]["message"] == "not a BMP, JPEG, PNG, TIFF or WebP image, or damaged"
     alone = client.post(PREDICT, files=form(pictures[1])).json()["images"][0]["predictions"]
-    assert shares(body["images"][3]["predictions"][0]) == pytest.approx(shares(alone[0]), abs=1e-4)
+    assert probabilities(body["images"][3]["predictions"][0]) == pytest.approx(
+        probabilities(alone[0]), abs=1e-4
+    )
 
 
-def test_exemplars_are_those_of_the_bundle_without_where_they_come_from(
+def test_exemplars_are_those_of_the_model_without_their_provenance(
     client: TestClient, pictures: list[bytes]
 ) -> None:
     response = client.post(f"{PREDICT}?nearest=3", files=form(pictures[0]))
@@ -140,18 +144,18 @@ def test_exemplars_are_those_of_the_bundle_without_where_they_come_from(
     assert client.get(f"/api/v1/models/model-1/exemplars/{other}/0.png").status_code == 404
 
 
-def test_unlike_is_predicted_by_calibrated_bundles_only(
+def test_only_calibrated_models_flag_images_as_out_of_distribution(
     serving: Callable[..., TestClient], pictures: list[bytes], tmp_path: Path
 ) -> None:
     plain = write_untrained(tmp_path / "plain.endocil", "finetune", calibrated=False, pictures=False)
     client = serving(plain)
     (image,) = client.post(PREDICT, files=form(pictures[0])).json()["images"]
-    (answer,) = image["predictions"]
+    (prediction,) = image["predictions"]
     assert (
-        answer["out_of_distribution"],
-        answer["calibrated"],
-        answer["nearest_mean"],
-        answer["nearest"],
+        prediction["out_of_distribution"],
+        prediction["calibrated"],
+        prediction["nearest_mean"],
+        prediction["nearest"],
     ) == (
         None,
         False,
@@ -167,11 +171,11 @@ def test_an_image_above_the_threshold_is_flagged(
     body = client.post(PREDICT, files=form(*pictures)).json()["images"]
     threshold = bundle.manifest.calibration.unlike_threshold
     for image in body:
-        (answer,) = image["predictions"]
-        assert answer["out_of_distribution"] == (answer["ood_score"] > threshold)
+        (prediction,) = image["predictions"]
+        assert prediction["out_of_distribution"] == (prediction["ood_score"] > threshold)
 
 
-def test_the_card_says_what_the_bundle_says(client: TestClient) -> None:
+def test_the_card_shows_what_the_model_records(client: TestClient) -> None:
     card = client.get("/api/v1/models/model-2").json()
     assert card["model"]["name"] == "second"
     assert [one["name"] for one in card["classes"]] == list(CLASSES)
@@ -199,7 +203,9 @@ def test_metrics_count_requests_images_and_passes(client: TestClient, pictures: 
     assert 'endocil_predict_seconds_bucket{le="+Inf"} 1' in text
 
 
-def test_every_answer_and_every_page_carries_the_notice(client: TestClient, pictures: list[bytes]) -> None:
+def test_every_response_and_every_page_carries_the_disclaimer(
+    client: TestClient, pictures: list[bytes]
+) -> None:
     good = [
         "/",
         "/docs",
@@ -236,7 +242,7 @@ def test_the_log_is_json_without_names_or_content(
     assert lines[2]["route"] == "other"
 
 
-def test_a_failure_is_told_without_its_content(
+def test_a_failure_is_reported_without_its_content(
     client: TestClient, pictures: list[bytes], log_stream: LogStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(loaded: object, pixels: object) -> object:

@@ -1,4 +1,4 @@
-"""Another bundle takes a model's place while requests come in; none is lost, and a bad one is refused."""
+"""A model is replaced while requests arrive: none is lost, and an invalid model file changes nothing."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def swap(client: TestClient, name: str) -> httpx.Response:
     return client.put(MODEL, json={"file": name})
 
 
-def test_a_bundle_of_the_folder_takes_the_place(
+def test_a_model_file_of_the_folder_replaces_a_model(
     serving: Serving, folder: Path, pictures: list[bytes]
 ) -> None:
     client = serving(folder / "v1.endocil", models=folder)
@@ -45,7 +45,7 @@ def resettled(content: Content, **changes: object) -> Content:
     return replace(content, manifest=manifest)
 
 
-def bad_bundles(folder: Path) -> None:
+def write_invalid_models(folder: Path) -> None:
     sound = (folder / "v2.endocil").read_bytes()
     (folder / "cut.endocil").write_bytes(sound[:-1000])
     (folder / "flipped.endocil").write_bytes(sound[:5000] + bytes([sound[5000] ^ 1]) + sound[5001:])
@@ -56,16 +56,16 @@ def bad_bundles(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["cut", "flipped", "pickle", "empty", "code", "huge"])
-def test_a_malicious_or_damaged_bundle_is_refused_and_the_old_one_goes_on(
+def test_a_malicious_or_damaged_model_file_is_refused_and_the_old_model_stays(
     serving: Serving, folder: Path, pictures: list[bytes], name: str
 ) -> None:
-    bad_bundles(folder)
+    write_invalid_models(folder)
     client = serving(folder / "v1.endocil", models=folder)
     before = client.post(PREDICT, files=form(pictures[0])).json()
     answer = swap(client, f"{name}.endocil")
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid-model")
     assert "v1.endocil stays in use" in answer.json()["error"]["message"]
-    assert str(folder) not in answer.text  # where it lies is nobody's business
+    assert str(folder) not in answer.text  # clients must not learn the folder
     assert client.post(PREDICT, files=form(pictures[0])).json() == before
     assert 'endocil_swaps_total{outcome="refused"} 1' in client.get("/api/v1/metrics").text
     assert "planted" not in sys.modules
@@ -175,7 +175,9 @@ def test_swaps_under_load_lose_no_request(
     assert set(answered) <= known
 
 
-def test_a_stop_answers_what_is_under_way(running: Callable[..., Running], pictures: list[bytes]) -> None:
+def test_a_stop_finishes_the_requests_under_way(
+    running: Callable[..., Running], pictures: list[bytes]
+) -> None:
     server = running()
     held, begun, right = threading.Event(), threading.Event(), server.service.engine.predict
 

@@ -1,4 +1,4 @@
-"""Odd names, cookies and folders of others break nothing; the log stays a log whatever libraries say."""
+"""Unusual names, cookies and folders break nothing; the log stays valid whatever libraries print."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ TOKEN = "a-token-that-is-long-enough"
 Serving = Callable[..., TestClient]
 
 
-def test_a_bundle_whose_name_is_no_text_is_left_out(serving: Serving, folder: Path) -> None:
+def test_a_model_file_whose_name_is_not_text_is_left_out(serving: Serving, folder: Path) -> None:
     (folder / "v2.endocil").rename(folder / "\udcff.endocil")
     client = serving(folder / "v1.endocil", models=folder)
     assert client.get("/api/v1/models").json()["files"] == ["v1.endocil"]
@@ -104,7 +104,7 @@ def test_head_is_answered_as_get_without_the_body(client: TestClient, log_stream
     assert client.head(PREDICT).status_code == 405
 
 
-def test_a_bundle_without_a_threshold_flags_nothing(
+def test_a_model_without_a_threshold_flags_nothing(
     serving: Serving, tmp_path: Path, pictures: list[bytes]
 ) -> None:
     content = untrained()
@@ -117,7 +117,7 @@ def test_a_bundle_without_a_threshold_flags_nothing(
     assert client.get(MODEL).json()["calibration"]["ood_threshold"] is None
 
 
-def test_of_other_packages_the_log_says_only_that_they_spoke(log_stream: LogStream) -> None:
+def test_messages_of_other_packages_are_not_logged(log_stream: LogStream) -> None:
     records = LibraryLogHandler(Log(log_stream))
     for name in ("asyncio", "py.warnings", "PIL.TiffImagePlugin", "uvicorn.error"):
         records.handle(
