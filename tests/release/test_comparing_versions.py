@@ -16,7 +16,7 @@ from endocil.release.versions import TestImages, VersionPredictions, Versions, a
 OLD, NEW = ("a", "b"), ("a", "b", "c")
 
 
-def _said(
+def _predictions(
     classes: tuple[str, ...], predicted_names: str, ood: str = "", confidence: float = 0.8
 ) -> VersionPredictions:
     predicted = np.array([classes.index(name) for name in predicted_names])
@@ -30,7 +30,9 @@ def _versions(truth: str, old: str, new: str, groups: str = "", **flags: str) ->
     images = tuple(f"{i}.png" for i in range(len(truth)))
     test = TestImages(images, tuple(truth), tuple(groups) if groups else ("",) * len(truth))
     return align(
-        test, _said(OLD, old, flags.get("old_flags", "")), _said(NEW, new, flags.get("new_flags", ""))
+        test,
+        _predictions(OLD, old, flags.get("old_flags", "")),
+        _predictions(NEW, new, flags.get("new_flags", "")),
     )
 
 
@@ -114,7 +116,7 @@ def test_figures_of_many_images_equal_sklearn_and_scipy() -> None:
 
 def test_a_class_that_was_dropped_is_always_missed() -> None:
     test = TestImages(tuple("1234"), tuple("aabb"), ("",) * 4)
-    versions = align(test, _said(("a", "b"), "aabb"), _said(("a",), "aaaa"))
+    versions = align(test, _predictions(("a", "b"), "aabb"), _predictions(("a",), "aaaa"))
     b = compare(versions, resamples=20).classes[1]
     assert b.status == "dropped"
     assert (b.sensitivity.new.value, b.sensitivity.change.value) == (0, -100)
@@ -122,7 +124,7 @@ def test_a_class_that_was_dropped_is_always_missed() -> None:
 
 def test_classes_are_matched_by_name_whatever_their_order() -> None:
     test = TestImages(tuple("1234"), tuple("aabb"), ("",) * 4)
-    versions = align(test, _said(("a", "b"), "abbb"), _said(("c", "b", "a"), "aacb"))
+    versions = align(test, _predictions(("a", "b"), "abbb"), _predictions(("c", "b", "a"), "aacb"))
     assert versions.classes == ("a", "b", "c")
     assert versions.old.correct.tolist() == [True, False, True, True]
     assert versions.new.correct.tolist() == [True, True, False, True]
