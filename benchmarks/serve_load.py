@@ -117,7 +117,7 @@ class Load:
                 self.lost += 1
                 return
             self.seconds.append(seconds)
-            self.check(said["images"][0]["answers"][0], picture)
+            self.check(said["images"][0]["predictions"][0], picture)
 
     def check(self, answer: dict, picture: int) -> None:
         digest = answer["digest"]
@@ -144,7 +144,7 @@ def bare(bundle: Model, pictures: list[bytes], seconds: float) -> float:
 def swap(port: int, name: str) -> bool:
     line = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
     line.request(
-        "PUT", "/api/v1/models/model-1", json.dumps({"bundle": name}), {"Content-Type": "application/json"}
+        "PUT", "/api/v1/models/model-1", json.dumps({"file": name}), {"Content-Type": "application/json"}
     )
     return line.getresponse().status == 200
 

@@ -29,15 +29,15 @@ from endocil.model.model import Model
 from endocil.reports.page import write_page
 from endocil.runs.records import read_run
 from endocil.serve.limits import Limits
-from endocil.serve.logs import Log
-from endocil.serve.service import service_of
+from endocil.serve.monitoring import Log
+from endocil.serve.service import create_service
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
 
 pytestmark = pytest.mark.slow
 TOKEN = "a-token-that-is-long-enough"
-NOTICE = "Research software, not for clinical use."
+DISCLAIMER = "Research software, not for clinical use."
 WAIT = 15_000
 DROP = """([files, kind]) => {
   const transfer = new DataTransfer();
@@ -98,7 +98,7 @@ def started(models: Path, runs_folder: Path) -> Iterator[Callable[..., Running]]
         key = (*names, token, runs)
         if key not in servers:
             limits = Limits(upload_megabytes=1)
-            service = service_of([models / name for name in names], models, runs, limits)
+            service = create_service([models / name for name in names], models, runs, limits)
             servers[key] = Running(service, limits, Log(io.StringIO()), token)
         return servers[key]
 
@@ -157,7 +157,7 @@ def until_held(page: "Page", held: list["Route"]) -> None:
 
 
 def answered(page: "Page", n: int) -> None:
-    until(page, f"document.querySelectorAll('#results .answers, #results .problem').length === {n}")
+    until(page, f"document.querySelectorAll('#results .predictions, #results .problem').length === {n}")
 
 
 def shot(page: "Page", name: str) -> None:
@@ -174,9 +174,9 @@ def fits(page: "Page") -> bool:
 def test_before_the_first_image_the_page_says_what_to_do(opened: Opened) -> None:
     page = opened()
     page.wait_for_selector("#drop")
-    assert page.inner_text(".notice") == NOTICE
+    assert page.inner_text(".disclaimer") == DISCLAIMER
     assert "Drop images here, paste them, or" in page.inner_text("#drop")
-    assert "up to 1 MB each. Nothing is kept." in page.inner_text("#allowed")
+    assert "up to 1 MB each. Nothing is stored." in page.inner_text("#allowed")
     assert page.locator("#bar").is_hidden()
     shot(page, "empty")
 
@@ -188,14 +188,16 @@ def test_a_dropped_image_is_answered_as_the_bundle_does(opened: Opened, models: 
     (tmp_path / "polyp.png").write_bytes(POLYP)
     predicted = Model.load(models / "v1.endocil").predict([tmp_path / "polyp.png"])
     ((name, share), *_) = predicted.top(1)[0]
-    first = page.locator(".shares li").first
+    first = page.locator(".probabilities li").first
     assert first.locator(".name").inner_text() == name
     assert first.locator(".value").inner_text() == f"{100 * share:.1f} %"
     assert page.locator(".file").inner_text() == "Jane Doe.png"
-    until(page, "[...document.querySelectorAll('.near img')].every(one => one.naturalWidth === 32)")
-    assert page.locator(".near li").count() == 3
-    assert page.locator(".flag", has_text="Unlike").count() == int(predicted.unlike[0])
-    assert page.locator("#status").inner_text().startswith("1 image answered")
+    until(page, "[...document.querySelectorAll('.exemplars img')].every(one => one.naturalWidth === 32)")
+    assert page.locator(".exemplars li").count() == 3
+    assert page.locator(".flag", has_text="Out of distribution").count() == int(
+        predicted.out_of_distribution[0]
+    )
+    assert page.locator("#status").inner_text().startswith("1 image predicted")
     assert page.locator("#compare-label").is_hidden()  # nothing to compare with
     shot(page, "one-image")
 
@@ -242,8 +244,8 @@ def test_a_dropped_folder_is_opened_and_does_not_hold_up_other_images(opened: Op
     answered(page, 4)
     names = ["alone.png", "study/image-9.PNG", "study/image-10.png", "study/second/image-1.png"]
     assert page.locator(".file").all_inner_texts() == names
-    assert page.locator("#results .answers").count() == 4
-    assert page.inner_text("#alert") == page.inner_text("#looking") == ""
+    assert page.locator("#results .predictions").count() == 4
+    assert page.inner_text("#alert") == page.inner_text("#searching") == ""
 
 
 def test_a_folder_without_images_says_so(opened: Opened, tmp_path: Path) -> None:
@@ -288,8 +290,8 @@ def test_a_file_that_has_changed_since_does_not_hold_up_the_others(opened: Opene
     assert page.inner_text("#results .problem").startswith(
         "Cannot be read: it has changed since it was chosen"
     )
-    assert page.inner_text("#status").endswith("1 problem")
-    assert page.locator("#results > li").nth(1).locator(".answers").count() == 1
+    assert page.inner_text("#status").endswith("1 error")
+    assert page.locator("#results > li").nth(1).locator(".predictions").count() == 1
     shot(page, "changed-file")
 
 
@@ -304,7 +306,7 @@ def test_what_is_too_much_for_one_request_is_asked_in_parts(opened: Opened) -> N
     give(page, ("polyp.png", POLYP), ("none.png", b"no picture"), ("cecum.png", CECUM))
     answered(page, 3)
     assert page.locator("#results > li").nth(1).locator(".problem").count() == 1
-    assert page.locator("#results .answers").count() == 2
+    assert page.locator("#results .predictions").count() == 2
     page.unroute("**/predict?*")
     page.route("**/predict?*", refusing(413, "too-large", "too many pixels in all"))
     give(page, ("polyp.png", POLYP))
@@ -326,14 +328,14 @@ def test_two_versions_answer_on_the_same_image_and_can_be_switched(opened: Opene
     page = opened()
     give(page, ("polyp.png", POLYP), ("cecum.png", CECUM))
     answered(page, 2)
-    alone = page.locator(".shares").first.inner_text()
+    alone = page.locator(".probabilities").first.inner_text()
     page.select_option("#compare", index=2)
-    page.wait_for_selector(".who")
+    page.wait_for_selector(".model-name")
     answered(page, 2)
-    assert page.locator("#results > li").first.locator(".answer").count() == 2
-    who = page.locator("#results > li").first.locator(".who").all_inner_texts()
+    assert page.locator("#results > li").first.locator(".prediction").count() == 2
+    who = page.locator("#results > li").first.locator(".model-name").all_inner_texts()
     assert [text.partition(" (")[0] for text in who] == ["colon, spring", "colon, summer"]
-    assert page.locator(".shares").first.inner_text() == alone
+    assert page.locator(".probabilities").first.inner_text() == alone
     disagree = page.locator("#results > li").evaluate_all(
         "all => all.map(one => one.textContent.includes('disagree'))"
     )
@@ -341,9 +343,9 @@ def test_two_versions_answer_on_the_same_image_and_can_be_switched(opened: Opene
     shot(page, "compare")
     page.select_option("#compare", value="")
     page.select_option("#model", index=1)
-    until(page, "!document.querySelector('.who')")
+    until(page, "!document.querySelector('.model-name')")
     answered(page, 2)
-    assert page.locator(".shares").first.inner_text() != alone
+    assert page.locator(".probabilities").first.inner_text() != alone
 
 
 def test_results_are_saved_as_csv(opened: Opened) -> None:
@@ -356,12 +358,12 @@ def test_results_are_saved_as_csv(opened: Opened) -> None:
     text = Path(download.value.path()).read_text("utf-8-sig")
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["image"] for row in rows] == ["'=cmd.png", 'two, "quoted".png', "none.png"]
-    first = page.locator(".shares li").first
+    first = page.locator(".probabilities li").first
     assert rows[0]["class"].removeprefix("'") == first.locator(".name").inner_text()
     assert f"{100 * float(rows[0]['probability']):.1f} %" == first.locator(".value").inner_text()
-    assert {row["notice"] for row in rows} == {NOTICE}
-    assert rows[2]["problem"].startswith("Not a BMP, JPEG, PNG")
-    assert len(rows[0]["bundle"]) == 64
+    assert {row["disclaimer"] for row in rows} == {DISCLAIMER}
+    assert rows[2]["error"].startswith("Not a BMP, JPEG, PNG")
+    assert len(rows[0]["digest"]) == 64
 
 
 def test_names_are_text_whatever_they_look_like(opened: Opened) -> None:
@@ -382,7 +384,7 @@ def test_while_the_server_thinks_the_page_says_so(opened: Opened) -> None:
     give(page, ("polyp.png", POLYP), ("cecum.png", CECUM))
     page.wait_for_selector(".waiting")
     assert page.locator("#progress").is_visible()
-    assert page.locator("#status").inner_text() == "0 of 2 images answered"
+    assert page.locator("#status").inner_text() == "0 of 2 images predicted"
     shot(page, "loading")
     for route in held:
         route.continue_()
@@ -400,15 +402,17 @@ def test_troubles_with_single_images_stand_with_them(opened: Opened) -> None:
     assert problems == [
         "Not a BMP, JPEG, PNG, TIFF or WebP image, or damaged.",
         "The file is empty.",
-        "Larger than 1.0 MB; this server takes no more.",
+        "Larger than 1.0 MB, the limit of this server.",
     ]
-    unlike = "1 unlike anything learned, " if page.locator(".flag", has_text="Unlike").count() else ""
-    assert page.locator("#status").inner_text() == f"1 image answered, {unlike}3 problems"
+    flagged = (
+        "1 out of distribution, " if page.locator(".flag", has_text="Out of distribution").count() else ""
+    )
+    assert page.locator("#status").inner_text() == f"1 image predicted, {flagged}3 errors"
     shot(page, "problems")
 
 
 def refusing(status: int, code: str, message: str, **headers: str) -> Callable[["Route"], None]:
-    body = f'{{"notice": "{NOTICE}", "error": {{"code": "{code}", "message": "{message}"}}}}'
+    body = f'{{"disclaimer": "{DISCLAIMER}", "error": {{"code": "{code}", "message": "{message}"}}}}'
     return lambda route: route.fulfill(
         status=status, content_type="application/json", headers=headers, body=body
     )
@@ -427,16 +431,16 @@ def test_a_busy_server_is_asked_again(opened: Opened) -> None:
 
 def test_a_server_that_fails_or_is_gone_can_be_asked_again(opened: Opened) -> None:
     page = opened()
-    page.route("**/predict?*", refusing(500, "failed", "the server failed; its log says where"))
+    page.route("**/predict?*", refusing(500, "failed", "the server failed; see its log"))
     give(page, ("polyp.png", POLYP))
     page.wait_for_selector("#alert .problem")
-    assert "The server failed; its log says where." in page.inner_text("#alert")
+    assert "The server failed; see its log." in page.inner_text("#alert")
     assert page.locator("#progress").is_hidden()  # nothing is under way
     page.unroute("**/predict?*")
     page.route("**/predict?*", lambda route: route.abort())
     page.get_by_role("button", name="Try again").click()
     until(page, "document.getElementById('alert').textContent.includes('cannot be reached')")
-    assert page.locator("#results .faint").inner_text() == "Not answered yet."
+    assert page.locator("#results .faint").inner_text() == "Not predicted yet."
     shot(page, "unreachable")
     page.unroute("**/predict?*")
     page.get_by_role("button", name="Try again").click()
@@ -471,12 +475,12 @@ def test_a_token_opens_the_page(opened: Opened) -> None:
     page.wait_for_selector("#drop")
     give(page, ("polyp.png", POLYP))
     answered(page, 1)
-    until(page, "[...document.querySelectorAll('.near img')].every(one => one.naturalWidth === 32)")
+    until(page, "[...document.querySelectorAll('.exemplars img')].every(one => one.naturalWidth === 32)")
     assert page.evaluate("document.cookie") == ""  # no script can read it
     page.context.clear_cookies()
     give(page, ("cecum.png", CECUM))
     page.wait_for_selector("#token")
-    assert page.inner_text("#alert") == "The sign-in has ended. Give the token again."
+    assert page.inner_text("#alert") == "The session has ended. Enter the token again."
     shot(page, "signed-out")
     page.fill("#token", TOKEN)
     page.keyboard.press("Enter")
@@ -486,12 +490,12 @@ def test_a_token_opens_the_page(opened: Opened) -> None:
 
 def test_a_browser_that_keeps_no_cookie_is_told(opened: Opened) -> None:
     page = opened("v1.endocil", token=TOKEN)
-    page.route("**/session", lambda route: route.fulfill(json={"notice": NOTICE, "status": "ok"}))
+    page.route("**/session", lambda route: route.fulfill(json={"disclaimer": DISCLAIMER, "status": "ok"}))
     page.fill("#token", TOKEN)
     page.keyboard.press("Enter")
     page.wait_for_selector("#alert .problem")
     assert page.inner_text("#alert").startswith(
-        "The token is right, but the browser has not kept the sign-in."
+        "The token is right, but the browser did not keep the session."
     )
     assert page.locator("#login").is_visible()
     assert page.evaluate("document.activeElement.id") == "token"
@@ -502,7 +506,9 @@ def test_a_browser_that_keeps_no_cookie_is_told(opened: Opened) -> None:
 def exchanging(browser: "Browser", models: Path) -> Iterator[tuple["Page", Running]]:
     """A page whose server has v1 alone, and is its own: what it serves changes."""
     limits = Limits()
-    server = Running(service_of([models / "v1.endocil"], models, None, limits), limits, Log(io.StringIO()))
+    server = Running(
+        create_service([models / "v1.endocil"], models, None, limits), limits, Log(io.StringIO())
+    )
     context = browser.new_context(viewport={"width": 1200, "height": 900})
     context.set_default_timeout(WAIT)
     page = context.new_page()
@@ -514,8 +520,8 @@ def exchanging(browser: "Browser", models: Path) -> Iterator[tuple["Page", Runni
 
 
 def put_into_service(page: "Page", name: str) -> None:
-    page.get_by_label("Another bundle").select_option(name)
-    page.get_by_role("button", name="Put into service").press("Enter")
+    page.get_by_label("Other model file").select_option(name)
+    page.get_by_role("button", name="Replace").press("Enter")
 
 
 def test_models_show_their_cards_and_can_be_exchanged(
@@ -528,17 +534,18 @@ def test_models_show_their_cards_and_can_be_exchanged(
     shot(page, "models")
     put_into_service(page, "damaged.endocil")
     page.wait_for_selector("#alert .problem")
-    assert "v1.endocil goes on" in page.inner_text("#alert")
+    assert "v1.endocil stays in use" in page.inner_text("#alert")
     focus = "document.activeElement.textContent"
-    assert page.evaluate(focus) == "Put into service"
-    shot(page, "refused-bundle")
+    assert page.evaluate(focus) == "Replace"
+    shot(page, "invalid-model")
     put_into_service(page, "v2.endocil")
     until(
-        page, "document.getElementById('models-status').textContent === 'v2.endocil answers now as model-1.'"
+        page,
+        "document.getElementById('models-status').textContent === 'v2.endocil is now in use as model-1.'",
     )
     assert page.locator(".card h2").inner_text().startswith("colon, summer")
-    assert page.get_by_label("Another bundle").input_value() == "v2.endocil"
-    assert page.evaluate(focus) == "Put into service"
+    assert page.get_by_label("Other model file").input_value() == "v2.endocil"
+    assert page.evaluate(focus) == "Replace"
     assert page.inner_text("#alert") == ""
     shot(page, "exchanged")
     page.get_by_role("link", name="Images").click()
@@ -558,17 +565,17 @@ def test_after_an_exchange_the_images_are_asked_again(
     page.get_by_role("link", name="Images").click()
     give(page, ("polyp.png", POLYP), ("cecum.png", CECUM))
     answered(page, 2)
-    before = page.locator(".shares").all_inner_texts()
+    before = page.locator(".probabilities").all_inner_texts()
     page.get_by_role("link", name="Models").click()
     put_into_service(page, "v2.endocil")
-    until(page, "document.getElementById('models-status').textContent.startsWith('v2.endocil answers')")
+    until(page, "document.getElementById('models-status').textContent.startsWith('v2.endocil is now')")
     page.get_by_role("link", name="Images").click()
     answered(page, 2)
-    assert page.locator(".shares").all_inner_texts() != before
-    assert "another bundle answers now" in page.inner_text("#status")
+    assert page.locator(".probabilities").all_inner_texts() != before
+    assert "the model was replaced" in page.inner_text("#status")
     shot(page, "asked-again")
     digest = Model.load(models / "v2.endocil").digest
-    told = {(row["model"], row["bundle"]) for row in csv_rows(page)}
+    told = {(row["model"], row["digest"]) for row in csv_rows(page)}
     assert told == {(f"colon, summer ({digest[:8]})", digest)}
 
 
@@ -581,13 +588,13 @@ def test_an_exchange_by_others_is_noticed_with_the_next_answer(
     answered(page, 1)
     swap = urllib.request.Request(
         f"{server.address}/api/v1/models/model-1",
-        b'{"bundle": "v2.endocil"}',
+        b'{"file": "v2.endocil"}',
         {"Content-Type": "application/json"},
         method="PUT",
     )
     urllib.request.urlopen(swap, timeout=30).close()
     first, second = (Model.load(models / name).digest for name in ("v1.endocil", "v2.endocil"))
-    assert [(row["model"], row["bundle"]) for row in csv_rows(page)] == [
+    assert [(row["model"], row["digest"]) for row in csv_rows(page)] == [
         (f"colon, spring ({first[:8]})", first)
     ]
     held: list[Route] = []
@@ -602,7 +609,7 @@ def test_an_exchange_by_others_is_noticed_with_the_next_answer(
     page.unroute("**/api/v1/models")
     until(page, "document.querySelector('#model option').textContent.startsWith('colon, summer')")
     answered(page, 2)
-    told = [(row["image"], row["model"], row["bundle"]) for row in csv_rows(page)]
+    told = [(row["image"], row["model"], row["digest"]) for row in csv_rows(page)]
     name = f"colon, summer ({second[:8]})"
     assert told == [("polyp.png", name, second), ("cecum.png", name, second)]
 
@@ -646,13 +653,13 @@ def test_a_bundle_that_flags_nothing_as_unlike_says_so(opened: Opened) -> None:
 
     def without(route: "Route") -> None:
         told = route.fetch().json()
-        told["images"][0]["answers"][0]["unlike"] = None
+        told["images"][0]["predictions"][0]["out_of_distribution"] = None
         route.fulfill(json=told)
 
     page.route("**/predict?*", without)
     give(page, ("polyp.png", POLYP))
     answered(page, 1)
-    assert "Too few held-out images to say what is unlike" in page.inner_text("#results")
+    assert "Too few held-out images to flag images as out of distribution" in page.inner_text("#results")
 
 
 def test_a_folder_without_runs_says_so(opened: Opened, tmp_path: Path) -> None:
@@ -667,7 +674,7 @@ def test_the_documentation_lists_every_operation(opened: Opened) -> None:
     told = page.locator("#operations h2:has(.verb)").all_inner_texts()
     assert "POST /api/v1/predict" in told
     assert len(told) == 10
-    assert NOTICE in page.inner_text("header")
+    assert DISCLAIMER in page.inner_text("header")
     assert page.locator("#runs-link").is_hidden()  # this server has none
     assert "TOKEN" not in page.inner_text("#operations")
     shot(page, "docs")

@@ -8,8 +8,8 @@ from scipy import optimize, stats
 
 from endocil.metrics.intervals import Change, Distance, Share, effective_number, tango, wilson
 from endocil.metrics.statistics import percentile_interval
-from endocil.release.compare import Drawn
-from endocil.release.versions import Labelled, Said, side_by_side
+from endocil.release.compare import ResampledMeasures
+from endocil.release.versions import TestImages, VersionPredictions, align
 
 NOTHING = np.full(3, np.nan)  # resamples that tell nothing
 
@@ -108,13 +108,13 @@ def test_a_distance_that_chance_could_have_made_may_be_nought() -> None:
 def _change(lost: np.ndarray, gained: np.ndarray, groups: tuple[str, ...], seed: int) -> Change:
     """Of one class, from images that are lost or gained and others that both get right."""
     n = len(lost)
-    test = Labelled(tuple(map(str, range(n))), ("a",) * n, groups)
+    test = TestImages(tuple(map(str, range(n))), ("a",) * n, groups)
     sure = np.full(n, 0.9)
-    old = Said(("a", "b"), gained.astype(np.int64), sure, None, True)
-    new = Said(("a", "b"), lost.astype(np.int64), sure, None, True)
-    versions = side_by_side(test, old, new)
-    shares = {"old": (versions.old.right, versions.every), "new": (versions.new.right, versions.every)}
-    pair = Drawn(versions, "f1", 200, shares).pair("old", "new")
+    old = VersionPredictions(("a", "b"), gained.astype(np.int64), sure, None, True)
+    new = VersionPredictions(("a", "b"), lost.astype(np.int64), sure, None, True)
+    versions = align(test, old, new)
+    shares = {"old": (versions.old.correct, versions.every), "new": (versions.new.correct, versions.every)}
+    pair = ResampledMeasures(versions, "f1", 200, shares).pair("old", "new")
     assert pair.change is not None
     return pair.change
 

@@ -16,7 +16,7 @@ from untrained import CLASSES, untrained, write_untrained
 
 from endocil.errors import EndocilError
 from endocil.model import onnx as exporting
-from endocil.model.disclaimer import NOTICE
+from endocil.model.disclaimer import DISCLAIMER
 from endocil.model.file import read_model_file, write_model_file
 from endocil.model.model import Model
 from endocil.model.onnx import export
@@ -56,7 +56,7 @@ def test_the_file_says_what_whoever_runs_it_has_to_know(tmp_path: Path) -> None:
     bundle = write_untrained(tmp_path / "model.endocil")
     made = export(bundle, tmp_path / "model.onnx")
     said = session_of(made.path).get_modelmeta().custom_metadata_map
-    assert said["notice"] == NOTICE == "Research software, not for clinical use."
+    assert said["notice"] == DISCLAIMER == "Research software, not for clinical use."
     assert tuple(json.loads(said["classes"])) == CLASSES
     assert said["bundle"] == read_model_file(bundle).digest
     preprocessing, calibration = json.loads(said["preprocessing"]), json.loads(said["calibration"])
@@ -139,7 +139,7 @@ def test_the_command_says_little_and_what_counts(tmp_path: Path) -> None:
     first, second, third = done.stdout.splitlines()
     assert first == "wrote model.onnx: logits, probabilities, features"
     assert second.startswith("like torch on 15 images of the bundle: differs by at most ")
-    assert third == NOTICE
+    assert third == DISCLAIMER
     assert np.isfinite(
         session_of(tmp_path / "model.onnx").run(["logits"], {"pixels": np.zeros((1, 32, 32, 3), np.uint8)})[0]
     ).all()

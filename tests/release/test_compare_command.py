@@ -18,7 +18,7 @@ from endocil.errors import EndocilError
 from endocil.model.file import ModelFile, read_model_file, write_model_file
 from endocil.model.model import Model
 from endocil.release.page import gate_page
-from endocil.release.versions import examine, read_test
+from endocil.release.versions import evaluate, read_test
 
 LIMITS = """
 [every_class]
@@ -32,13 +32,13 @@ Compare = Callable[..., int]
 
 @pytest.fixture(scope="session")
 def sorted_images(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which each image lies where the bundle puts it: the old version is right about all of them."""
+    """A folder in which each image has the class that the model predicts: the old version is always correct."""
     folder = tmp_path_factory.mktemp("compare") / "test"
     table = load(images=60, classes=5, imbalance=1.0, seed=77)
     pictures = [table.reader.read(image_id, 32) for image_id in table.ids]
     bundle = Model.load(tiny_bundle)
-    said = bundle.predict(pictures).predicted.tolist()
-    for i, (picture, label) in enumerate(zip(pictures, said, strict=True)):
+    labels = bundle.predict(pictures).predicted.tolist()
+    for i, (picture, label) in enumerate(zip(pictures, labels, strict=True)):
         place = folder / bundle.classes[label]
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture).save(place / f"{i:03d}.png")
@@ -85,10 +85,10 @@ def test_the_same_model_passes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert compare(tiny_bundle, tiny_bundle, sorted_images, "--rules", _rules(tmp_path)) == 0
-    told = capsys.readouterr().out
-    assert "60 of 60 test images compared" in told
-    assert "accuracy 100.0 -> 100.0 %" in told
-    assert "PASS: " in told
+    output = capsys.readouterr().out
+    assert "60 of 60 test images compared" in output
+    assert "accuracy 100.0 -> 100.0 %" in output
+    assert "PASS: " in output
     assert "PASS: " in (tmp_path / "gate.html").read_text()
 
 
@@ -101,9 +101,9 @@ def test_a_worse_one_is_refused_with_status_1_and_reported_with_0(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert compare(tiny_bundle, worse, sorted_images, "--rules", _rules(tmp_path), "--csv", "flips.csv") == 1
-    told = capsys.readouterr().out
-    assert "fails: [overall] largest_loss_of_accuracy, all images: 100.0" in told
-    assert "REFUSED: " in told
+    output = capsys.readouterr().out
+    assert "fails: [overall] largest_loss_of_accuracy, all images: 100.0" in output
+    assert "REFUSED: " in output
     page = (tmp_path / "gate.html").read_text()
     assert page.count('<img src="data:image/jpeg;base64,') == 60
     rows = list(csv.DictReader((tmp_path / "flips.csv").open()))
@@ -170,7 +170,7 @@ def test_whatever_goes_wrong_ends_with_status_2(
         def fails(*_: object, failure: BaseException = failure, **__: object) -> None:
             raise failure
 
-        monkeypatch.setattr("endocil.release.versions.examine", fails)
+        monkeypatch.setattr("endocil.release.versions.evaluate", fails)
         assert compare(tiny_bundle, tiny_bundle, sorted_images) == status
 
 
@@ -183,25 +183,25 @@ def test_what_is_no_test_image_is_left_out_and_listed(
         (tmp_path / place).mkdir(exist_ok=True)
         Image.fromarray(np.ascontiguousarray(pixels)).save(tmp_path / place / f"{pixels[0, 0, 0]}.png")
     (tmp_path / known / "broken.png").write_bytes(b"no picture")
-    found = examine(tiny_bundle, tiny_bundle, tmp_path)
+    found = evaluate(tiny_bundle, tiny_bundle, tmp_path)
     assert found.versions.tested.images == (f"{known}/{new[0, 0, 0]}.png",)
     assert found.inside == ((f"{known}/{own[0, 0, 0]}.png", "both"),)
     assert [image for image, _ in found.unreadable] == [f"{known}/broken.png"]
     assert found.versions.left_out == ((f"unheard of/{new[-1, 0, 0]}.png", "unheard of"),)
-    assert not found.descends
+    assert not found.is_descendant
 
 
 def test_both_heads_can_be_compared(
     tiny_bundle: Path, worse: Path, sorted_images: Path, tiny_content: ModelFile, tmp_path: Path
 ) -> None:
-    by_mean = examine(tiny_bundle, worse, sorted_images, head="nearest_mean")
+    by_mean = evaluate(tiny_bundle, worse, sorted_images, head="nearest_mean")
     assert np.array_equal(
         by_mean.versions.old.predicted, by_mean.versions.new.predicted
     )  # only the other differs
     without = tmp_path / "without.endocil"
     write_model_file(without, replace(tiny_content, statistics={}))
     with pytest.raises(EndocilError, match="the new version has no nearest-mean head"):
-        examine(tiny_bundle, without, sorted_images, head="nearest_mean")
+        evaluate(tiny_bundle, without, sorted_images, head="nearest_mean")
 
 
 def test_a_list_gives_groups_and_its_test_part(sorted_images: Path, tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def _record(name: str) -> dict[str, object]:
     pair = {"old": share, "new": share, "change": share}
     version = {"file": name, "digest": name, "name": name, "classes": 2, "made": name, "calibrated": False}
     check = {"section": name, "key": "smallest_sensitivity", "about": name, "limit": 5.0, "passed": False}
-    check |= {"said": name, "refuse": "if_shown_harmful", "level": 0.95}
+    check |= {"explanation": name, "refuse": "if_shown_harmful", "level": 0.95}
     flip = {"image": name, "group": name, "class_name": name, "kind": "negative", "old": name, "new": name}
     each = {"low": 0, "high": 10, "images": 1, "confidence": 5.0, "right": 4.0}
     return {
@@ -268,5 +268,5 @@ def _record(name: str) -> dict[str, object]:
         "flips": [flip | {"old_probability": 0.5, "new_probability": 0.5}],
         "unknown_classes": [{"image": name, "class": name}],
         "unreadable": [{"image": name, "reason": name}],
-        "inside_a_bundle": [],
+        "inside_a_model": [],
     }

@@ -7,25 +7,32 @@ from scipy import stats
 from sklearn.metrics import f1_score, recall_score
 
 from endocil.errors import EndocilError
+from endocil.metrics.reliability import calibration_measure, errors_by_chance, reliability
 from endocil.metrics.statistics import observed
 from endocil.model.calibration import calibration_error
-from endocil.release.compare import Comparison, calibration_measure, compare, errors_by_chance, reliability
-from endocil.release.versions import Labelled, Said, Versions, side_by_side
+from endocil.release.compare import Comparison, compare
+from endocil.release.versions import TestImages, VersionPredictions, Versions, align
 
 OLD, NEW = ("a", "b"), ("a", "b", "c")
 
 
-def _said(classes: tuple[str, ...], answers: str, unlike: str = "", confidence: float = 0.8) -> Said:
-    predicted = np.array([classes.index(name) for name in answers])
-    flags = np.array([mark == "!" for mark in unlike]) if unlike else None
-    return Said(classes, predicted, np.full(len(answers), confidence), flags, calibrated=bool(unlike))
+def _predictions(
+    classes: tuple[str, ...], predicted_names: str, ood: str = "", confidence: float = 0.8
+) -> VersionPredictions:
+    predicted = np.array([classes.index(name) for name in predicted_names])
+    flags = np.array([mark == "!" for mark in ood]) if ood else None
+    return VersionPredictions(
+        classes, predicted, np.full(len(predicted_names), confidence), flags, calibrated=bool(ood)
+    )
 
 
 def _versions(truth: str, old: str, new: str, groups: str = "", **flags: str) -> Versions:
     images = tuple(f"{i}.png" for i in range(len(truth)))
-    test = Labelled(images, tuple(truth), tuple(groups) if groups else ("",) * len(truth))
-    return side_by_side(
-        test, _said(OLD, old, flags.get("old_flags", "")), _said(NEW, new, flags.get("new_flags", ""))
+    test = TestImages(images, tuple(truth), tuple(groups) if groups else ("",) * len(truth))
+    return align(
+        test,
+        _predictions(OLD, old, flags.get("old_flags", "")),
+        _predictions(NEW, new, flags.get("new_flags", "")),
     )
 
 
@@ -108,19 +115,19 @@ def test_figures_of_many_images_equal_sklearn_and_scipy() -> None:
 
 
 def test_a_class_that_was_dropped_is_always_missed() -> None:
-    test = Labelled(tuple("1234"), tuple("aabb"), ("",) * 4)
-    versions = side_by_side(test, _said(("a", "b"), "aabb"), _said(("a",), "aaaa"))
+    test = TestImages(tuple("1234"), tuple("aabb"), ("",) * 4)
+    versions = align(test, _predictions(("a", "b"), "aabb"), _predictions(("a",), "aaaa"))
     b = compare(versions, resamples=20).classes[1]
     assert b.status == "dropped"
     assert (b.sensitivity.new.value, b.sensitivity.change.value) == (0, -100)
 
 
 def test_classes_are_matched_by_name_whatever_their_order() -> None:
-    test = Labelled(tuple("1234"), tuple("aabb"), ("",) * 4)
-    versions = side_by_side(test, _said(("a", "b"), "abbb"), _said(("c", "b", "a"), "aacb"))
+    test = TestImages(tuple("1234"), tuple("aabb"), ("",) * 4)
+    versions = align(test, _predictions(("a", "b"), "abbb"), _predictions(("c", "b", "a"), "aacb"))
     assert versions.classes == ("a", "b", "c")
-    assert versions.old.right.tolist() == [True, False, True, True]
-    assert versions.new.right.tolist() == [True, True, False, True]
+    assert versions.old.correct.tolist() == [True, False, True, True]
+    assert versions.new.correct.tolist() == [True, True, False, True]
 
 
 def test_images_of_a_group_are_drawn_together() -> None:
@@ -145,12 +152,12 @@ def test_test_images_of_which_the_old_version_knows_nothing_are_refused() -> Non
 
 def test_the_calibration_error_is_that_of_the_bundle() -> None:
     random = np.random.default_rng(2)
-    told = random.dirichlet([1, 1, 1], 500)
+    probabilities = random.dirichlet([1, 1, 1], 500)
     labels = random.integers(0, 3, 500)
-    confidence, right = told.max(axis=1), told.argmax(axis=1) == labels
+    confidence, right = probabilities.max(axis=1), probabilities.argmax(axis=1) == labels
     mine = observed(calibration_measure(confidence, right, np.ones(500, dtype=bool)))
     assert mine == pytest.approx(
-        100 * calibration_error(torch.from_numpy(told), torch.from_numpy(labels)), rel=1e-4
+        100 * calibration_error(torch.from_numpy(probabilities), torch.from_numpy(labels)), rel=1e-4
     )
     bins = reliability(confidence, right)
     assert sum(each.images for each in bins) == 500
@@ -174,9 +181,9 @@ def test_confidence_that_is_true_is_not_called_wrong() -> None:
     for _ in range(40):
         confidence = random.uniform(0.5, 1, 100)
         labels = ["a" if hit else "b" for hit in random.random(100) < confidence]
-        said = Said(OLD, np.zeros(100, dtype=np.int64), confidence, None, True)
-        test = Labelled(tuple(map(str, range(100))), tuple(labels), ("",) * 100)
-        error = compare(side_by_side(test, said, said), resamples=100).calibration.new
+        said = VersionPredictions(OLD, np.zeros(100, dtype=np.int64), confidence, None, True)
+        test = TestImages(tuple(map(str, range(100))), tuple(labels), ("",) * 100)
+        error = compare(align(test, said, said), resamples=100).calibration.new
         reached.append(error.interval()[0] == 0)
         assert error.value > 2
     assert np.mean(reached) > 0.85

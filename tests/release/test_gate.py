@@ -9,7 +9,7 @@ import pytest
 from endocil.errors import EndocilError
 from endocil.release.compare import Comparison, compare
 from endocil.release.gate import Check, Rules, judge, read_rules
-from endocil.release.versions import Labelled, Said, side_by_side
+from endocil.release.versions import TestImages, VersionPredictions, align
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,15 +21,15 @@ def _comparison(
     truth = ["a"] * n + ["b"] * n + ["c"] * 50
     old = ["b"] * gained + ["a"] * (n - gained) + ["b"] * n + ["a"] * 50
     new = ["a"] * (n - lost) + ["b"] * lost + ["b"] * n + ["c"] * new_right + ["a"] * (50 - new_right)
-    test = Labelled(tuple(map(str, range(len(truth)))), tuple(truth), ("",) * len(truth))
+    test = TestImages(tuple(map(str, range(len(truth)))), tuple(truth), ("",) * len(truth))
     none = np.zeros(len(truth), dtype=bool) if flags else None
     said = [
-        Said(
+        VersionPredictions(
             classes, np.array([classes.index(name) for name in names]), np.full(len(truth), 0.9), none, flags
         )
         for classes, names in ((("a", "b"), old), (("a", "b", "c"), new))
     ]
-    return compare(side_by_side(test, *said), resamples=200)
+    return compare(align(test, *said), resamples=200)
 
 
 def _checks(rules: dict[str, Any], comparison: Comparison, **counts: int) -> dict[tuple[str, str], Check]:
@@ -77,7 +77,7 @@ def test_rules_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EndocilError, match=r"cannot read the rules .*none\.toml"):
         read_rules(tmp_path / "none.toml")
     (tmp_path / "gate.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(EndocilError, match="no text in UTF-8"):
+    with pytest.raises(EndocilError, match="not UTF-8 text"):
         read_rules(tmp_path / "gate.toml")
 
 
@@ -91,9 +91,9 @@ def test_no_loss_is_harmless_only_where_enough_images_show_it() -> None:
     rules = {"every_class": {"largest_loss_of_sensitivity": 5.0}}
     few = _checks(rules, _comparison(n=40))["largest_loss_of_sensitivity", "a"]
     assert not few.passed
-    assert few.said == (
+    assert few.explanation == (
         "0.0 (-8.8 to 8.8) on 40 images: not shown to be at most 5; "
-        "if more images said the same, about 73 would show it"
+        "about 73 images with the same result would show it"
     )
     assert _checks(rules, _comparison(n=100))["largest_loss_of_sensitivity", "a"].passed
     lenient = {"refuse": "if_shown_harmful", **rules}
@@ -119,7 +119,7 @@ def test_the_two_kinds_differ_where_nothing_is_shown(
         assert check.passed == passed
         assert check.value == lost
         assert check.harm_shown == harmful
-        assert said in check.said
+        assert said in check.explanation
 
 
 def test_a_named_class_has_its_own_limit_and_keeps_the_others() -> None:
@@ -188,7 +188,10 @@ def test_a_version_without_flags_has_shown_nothing() -> None:
     for kind, passed in (("unless_shown_harmless", False), ("if_shown_harmful", True)):
         rules = {"overall": {"largest_share_of_flags": 10, "refuse": kind}}
         check = _checks(rules, comparison)["largest_share_of_flags", ""]
-        assert (check.passed, check.said) == (passed, "the new version has no such flag, so nothing is shown")
+        assert (check.passed, check.explanation) == (
+            passed,
+            "the new version has no such flag, so nothing is shown",
+        )
 
 
 def test_images_that_are_no_test_refuse_unless_they_may_be_left_out() -> None:
@@ -198,14 +201,14 @@ def test_images_that_are_no_test_refuse_unless_they_may_be_left_out() -> None:
         refused = judge(Rules.model_validate(rules), _comparison(), **counts)
         assert not refused.passed
         assert refused.line.startswith("REFUSED: 1 of 4 checks fails: test images that ")
-    may = {"images": {"unreadable": "leave_out", "inside_a_bundle": "leave_out"}, **rules}
+    may = {"images": {"unreadable": "leave_out", "inside_a_model": "leave_out"}, **rules}
     assert judge(Rules.model_validate(may), _comparison(), unreadable=3, inside=3).passed
 
 
 def test_too_few_images_of_a_class_refuse() -> None:
     verdict = judge(Rules.model_validate({"images": {"smallest_number": 60}}), _comparison())
     failed = [check for check in verdict.checks if not check.passed]
-    assert [(check.about, check.said) for check in failed] == [("c", "50; wanted: at least 60")]
+    assert [(check.about, check.explanation) for check in failed] == [("c", "50; expected at least 60")]
     assert verdict.line == "REFUSED: 1 of 6 checks fails: test images (c)."
 
 

@@ -17,14 +17,15 @@ from untrained import write_untrained
 
 pytest.importorskip("fastapi")
 
+import uvicorn
 from starlette.testclient import TestClient
 
-from endocil.serve.app import application
+from endocil.serve.app import create_app
 from endocil.serve.limits import Limits
-from endocil.serve.logs import Log
-from endocil.serve.models import Loaded, Served, load
+from endocil.serve.models import ServedModel, ServedModels, load
+from endocil.serve.monitoring import Log
 from endocil.serve.runs import Runs
-from endocil.serve.server import Server, configured
+from endocil.serve.server import configure, listen
 from endocil.serve.service import Service
 
 Files = list[tuple[str, tuple[str, bytes]]]
@@ -76,7 +77,7 @@ def until(holds: Callable[[], object]) -> None:
 
 def queued(service: Service) -> int:
     """Images that are decoded and wait for a model."""
-    with service.engine._news:
+    with service.engine._changed:
         return sum(len(job.pixels) for job in service.engine._jobs)
 
 
@@ -84,21 +85,21 @@ def form(*images: bytes) -> Files:
     return [("images", (f"patient-{row}.png", data)) for row, data in enumerate(images)]
 
 
-_LOADED: dict[tuple[str, str], Loaded] = {}  # by id and digest
+_LOADED: dict[tuple[str, str], ServedModel] = {}  # by id and digest
 
 
 def quickly(paths: Sequence[Path], models: Path | None, runs: Path | None, limits: Limits) -> Service:
-    """As service_of, but a bundle is loaded once for all tests."""
-    found = []
+    """As create_service, but a model is loaded once for all tests."""
+    loaded = []
     for number, path in enumerate(paths, 1):
         key = (f"model-{number}", hashlib.sha256(path.read_bytes()).hexdigest())
         if key not in _LOADED:
             _LOADED[key] = load(key[0], path)
-        found.append(_LOADED[key])
-    return Service(Served(found, models), Runs(runs), limits)
+        loaded.append(_LOADED[key])
+    return Service(ServedModels(loaded, models), Runs(runs), limits)
 
 
-class Told(io.StringIO):
+class LogStream(io.StringIO):
     """A log that can be read."""
 
     @property
@@ -107,12 +108,12 @@ class Told(io.StringIO):
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def log_stream() -> LogStream:
+    return LogStream()
 
 
 @pytest.fixture
-def serving(versions: Path, told: Told) -> Iterator[Callable[..., TestClient]]:
+def serving(versions: Path, log_stream: LogStream) -> Iterator[Callable[..., TestClient]]:
     """serving(limits=..., token=...): a client of a server in this process; `client.service` is what it serves."""
     open_clients: list[TestClient] = []
 
@@ -126,7 +127,7 @@ def serving(versions: Path, told: Told) -> Iterator[Callable[..., TestClient]]:
     ) -> TestClient:
         chosen = paths or (versions / "v1.endocil", versions / "v2.endocil")
         service = quickly(chosen, models, runs, limits or Limits())
-        app = application(service, token=token, log=Log(told))
+        app = create_app(service, token=token, log=Log(log_stream))
         client = TestClient(app, base_url="http://localhost", headers=headers)
         client.service = service  # type: ignore[attr-defined]
         client.__enter__()
@@ -148,18 +149,11 @@ class Running:
 
     def __init__(self, service: Service, limits: Limits, log: Log, token: str | None = None) -> None:
         self.service = service
-        ready = threading.Event()
-        self.address = ""
-
-        def started(address: str) -> None:
-            self.address = address
-            ready.set()
-
-        app = application(service, token=token, log=log)
-        self.server = Server(configured(app, "127.0.0.1", 0, limits), started)
-        self.thread = threading.Thread(target=self.server.run, daemon=True)
+        listener, self.address = listen("127.0.0.1", 0)
+        self.server = uvicorn.Server(configure(create_app(service, token=token, log=log), limits))
+        self.thread = threading.Thread(target=self.server.run, args=([listener],), daemon=True)
         self.thread.start()
-        assert ready.wait(30)
+        until(lambda: self.server.started)
 
     @property
     def port(self) -> int:
@@ -172,14 +166,16 @@ class Running:
 
 
 @pytest.fixture
-def running(versions: Path, told: Told) -> Iterator[Callable[..., Running]]:
+def running(versions: Path, log_stream: LogStream) -> Iterator[Callable[..., Running]]:
     """running(limits=...): the same on a socket of 127.0.0.1."""
     servers: list[Running] = []
 
-    def start(*paths: Path, models: Path | None = None, limits: Limits | None = None, **how: Any) -> Running:
+    def start(
+        *paths: Path, models: Path | None = None, limits: Limits | None = None, **options: Any
+    ) -> Running:
         limits = limits or Limits()
         service = quickly(paths or (versions / "v1.endocil",), models, None, limits)
-        servers.append(Running(service, limits, Log(told), **how))
+        servers.append(Running(service, limits, Log(log_stream), **options))
         return servers[-1]
 
     yield start

@@ -1,4 +1,4 @@
-"""Who may ask: a token where one is set, this server's own names and pages, and nobody else."""
+"""Access: a token where one is set, only this server's own names and pages."""
 
 import sys
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 import endocil.serve
 from endocil.cli.serve import serve
 from endocil.errors import EndocilError
-from endocil.serve.guard import is_local, refuse_open_doors, token_from
+from endocil.serve.guard import is_local, read_token, require_token
 
 TOKEN = "a-token-that-is-long-enough"
 PATHS = (
@@ -28,18 +28,18 @@ Serving = Callable[..., TestClient]
     "given",
     ["", "Bearer wrong", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", "Bearer ä", "Bearer "],
 )
-def test_without_the_token_nothing_is_told(serving: Serving, pictures: list[bytes], given: str) -> None:
+def test_without_the_token_nothing_is_revealed(serving: Serving, pictures: list[bytes], given: str) -> None:
     client = serving(token=TOKEN)
     headers = {"Authorization": given.encode()} if given else {}
-    answers = [client.get(path, headers=headers) for path in PATHS]
-    answers.append(client.post("/api/v1/predict", files=form(pictures[0]), headers=headers))
-    answers.append(client.put("/api/v1/models/model-1", json={"bundle": "v2.endocil"}, headers=headers))
-    answers.append(client.post("/api/v1/session", headers=headers))
-    for answer in answers:
-        assert (answer.status_code, answer.json()["error"]["code"]) == (401, "no-token")
-        assert answer.headers["www-authenticate"] == "Bearer"
-        assert "set-cookie" not in answer.headers
-        assert TOKEN not in answer.text
+    responses = [client.get(path, headers=headers) for path in PATHS]
+    responses.append(client.post("/api/v1/predict", files=form(pictures[0]), headers=headers))
+    responses.append(client.put("/api/v1/models/model-1", json={"file": "v2.endocil"}, headers=headers))
+    responses.append(client.post("/api/v1/session", headers=headers))
+    for response in responses:
+        assert (response.status_code, response.json()["error"]["code"]) == (401, "no-token")
+        assert response.headers["www-authenticate"] == "Bearer"
+        assert "set-cookie" not in response.headers
+        assert TOKEN not in response.text
     assert client.get("/api/v1/health", headers=headers).status_code == 200
     assert client.get("/").status_code == 200  # the page asks for it
 
@@ -65,8 +65,8 @@ def test_with_the_token_or_a_session_everything_is(serving: Serving, pictures: l
 def test_a_foreign_name_is_refused(client: TestClient, host: str) -> None:
     """DNS rebinding: an attacker's name that has come to mean this machine."""
     for path in ("/", "/api/v1/models", "/assets/app.js"):
-        answer = client.get(path, headers={"Host": host})
-        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "foreign-host")
+        response = client.get(path, headers={"Host": host})
+        assert (response.status_code, response.json()["error"]["code"]) == (403, "foreign-host")
 
 
 @pytest.mark.parametrize(
@@ -91,14 +91,14 @@ def test_the_servers_own_names_and_numbers_are_not(client: TestClient, host: str
 def test_pages_of_other_sites_are_refused(
     client: TestClient, pictures: list[bytes], headers: dict[str, str]
 ) -> None:
-    answers = [
+    responses = [
         client.post("/api/v1/predict", files=form(pictures[0]), headers=headers),
-        client.put("/api/v1/models/model-1", json={"bundle": "v2.endocil"}, headers=headers),
+        client.put("/api/v1/models/model-1", json={"file": "v2.endocil"}, headers=headers),
         client.get("/api/v1/models", headers=headers),
     ]
-    for answer in answers:
-        assert (answer.status_code, answer.json()["error"]["code"]) == (403, "foreign-origin")
-        assert "access-control-allow-origin" not in answer.headers
+    for response in responses:
+        assert (response.status_code, response.json()["error"]["code"]) == (403, "foreign-origin")
+        assert "access-control-allow-origin" not in response.headers
 
 
 def test_the_own_page_and_a_link_to_it_are_not(client: TestClient) -> None:
@@ -108,7 +108,7 @@ def test_the_own_page_and_a_link_to_it_are_not(client: TestClient) -> None:
     assert client.get("/", headers=link).status_code == 200
 
 
-def test_every_answer_has_a_strict_policy(client: TestClient) -> None:
+def test_every_response_has_a_strict_policy(client: TestClient) -> None:
     for path in ("/", "/docs", "/assets/app.js", "/assets/style.css", "/api/v1/models", "/nothing"):
         headers = client.get(path).headers
         policy = headers["content-security-policy"]
@@ -142,27 +142,27 @@ def test_the_pages_hold_no_script_or_style_of_their_own_and_ask_nothing_from_out
 
 def test_tokens_come_from_a_file_or_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ENDOCIL_TOKEN", raising=False)
-    assert token_from(None) is None
+    assert read_token(None) is None
     monkeypatch.setenv("ENDOCIL_TOKEN", TOKEN)
-    assert token_from(None) == TOKEN
+    assert read_token(None) == TOKEN
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}2\n")
-    assert token_from(file) == f"{TOKEN}2"
+    assert read_token(file) == f"{TOKEN}2"
     for bad in ("short", "with spaces in its middle", "not-ascii-äöüäöüäöü", ""):
         file.write_text(bad)
         with pytest.raises(EndocilError, match="at least 16 printable ASCII characters"):
-            token_from(file)
+            read_token(file)
     with pytest.raises(EndocilError, match="cannot read the token"):
-        token_from(tmp_path / "none")
+        read_token(tmp_path / "none")
 
 
 def test_only_this_machine_is_local() -> None:
     assert all(is_local(host) for host in ("localhost", "127.0.0.1", "127.8.8.8", "::1"))
     assert not any(is_local(host) for host in ("0.0.0.0", "::", "192.168.1.7", "example.org", ""))
-    refuse_open_doors("127.0.0.1", None)
-    refuse_open_doors("0.0.0.0", TOKEN)
+    require_token("127.0.0.1", None)
+    require_token("0.0.0.0", TOKEN)
     with pytest.raises(EndocilError, match=r"--host 0\.0\.0\.0 can be reached from other machines"):
-        refuse_open_doors("0.0.0.0", None)
+        require_token("0.0.0.0", None)
 
 
 def test_the_command_refuses_an_open_door(versions: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,6 +178,6 @@ def test_a_missing_package_is_named_with_the_extra(versions: Path, monkeypatch: 
 
 
 def test_folders_that_are_not_there_are_named(versions: Path, tmp_path: Path) -> None:
-    for name in ("models", "runs"):
-        with pytest.raises(EndocilError, match=f"--{name}: there is no folder"):
+    for name, option in (("folder", "--models"), ("runs", "--runs")):
+        with pytest.raises(EndocilError, match=f"{option}: there is no folder"):
             serve([versions / "v1.endocil"], **{name: tmp_path / "none"})

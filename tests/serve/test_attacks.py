@@ -1,4 +1,4 @@
-"""What is tried against a server, each refused: too much, too slow, too often, of the wrong kind."""
+"""Attacks on a server, each refused: too much, too slow, too often, of the wrong kind."""
 
 import socket
 import struct
@@ -55,7 +55,7 @@ def test_an_upload_without_a_length_is_cut_off_while_it_arrives(running: Callabl
         answer = line.recv(10_000)
         assert cut_off(line)  # what still comes is thrown away, and soon the line is cut
     assert b"413 " in answer.splitlines()[0]
-    assert server.service.memory.held == 0
+    assert server.service.memory.used == 0
     assert httpx.get(f"{server.address}/api/v1/health").status_code == 200
 
 
@@ -88,8 +88,8 @@ def test_a_bomb_is_refused_by_its_header(
 ) -> None:
     begun = time.monotonic()
     good, bad = client.post(PREDICT, files=form(pictures[0], bomb(width, height))).json()["images"]
-    assert good["answers"]
-    assert bad["problem"]["code"] == "unreadable"
+    assert good["predictions"]
+    assert bad["error"]["code"] == "unreadable"
     assert time.monotonic() - begun < 5  # 56 million pixels would have been decoded otherwise
 
 
@@ -97,8 +97,8 @@ def test_the_limit_of_pixels_is_that_of_the_server(serving: Serving) -> None:
     client = serving(limits=Limits(megapixels=0.01))
     large, small = png(np.zeros((101, 100, 3), np.uint8)), png(np.zeros((100, 100, 3), np.uint8))
     first, second = client.post(PREDICT, files=form(large, small)).json()["images"]
-    assert first["problem"]["message"] == "100 x 101 pixels; at most 10,000 are accepted"
-    assert second["answers"]
+    assert first["error"]["message"] == "100 x 101 pixels; at most 10,000 are accepted"
+    assert second["predictions"]
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_a_damaged_form_is_refused(client: TestClient, body: bytes, expected: st
 )
 def test_files_of_other_kinds_are_no_images(client: TestClient, data: bytes) -> None:
     (image,) = client.post(PREDICT, files=form(data)).json()["images"]
-    assert image["problem"]["code"] == "unreadable"
-    assert image["answers"] == []
+    assert image["error"]["code"] == "unreadable"
+    assert image["predictions"] == []
 
 
 def test_a_slow_upload_is_given_up(running: Callable[..., Running]) -> None:
@@ -168,7 +168,7 @@ def test_a_slow_upload_is_given_up(running: Callable[..., Running]) -> None:
     assert b"408 " in answer.splitlines()[0]
     assert b"too-slow" in answer or b"connection: close" in answer.lower()
     assert 0.4 < time.monotonic() - begun < 20
-    assert server.service.memory.held == 0
+    assert server.service.memory.used == 0
     with pytest.raises(httpx.HTTPError):  # one that never stops to send a little
         httpx.post(
             f"{server.address}{PREDICT}",
@@ -178,24 +178,24 @@ def test_a_slow_upload_is_given_up(running: Callable[..., Running]) -> None:
     assert time.monotonic() - begun < 20
 
 
-@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: loc"])
-def test_a_connection_that_does_not_say_what_it_wants_is_closed(
-    running: Callable[..., Running], said: bytes
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: loc"])
+def test_a_connection_that_sends_no_complete_headers_is_closed(
+    running: Callable[..., Running], sent: bytes
 ) -> None:
     server = running(limits=Limits(header_seconds=0.3))
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as line:
-        line.sendall(said)
+        line.sendall(sent)
         assert line.recv(1000) == b""
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as line:
         line.sendall(b"GET /api/v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert b"200 OK" in line.recv(10_000)
-        line.sendall(said or b"G")  # the second request of a connection is no better
+        line.sendall(sent or b"G")  # the second request of a connection is no better
         while data := line.recv(10_000):
             assert data
 
 
 def test_a_small_body_where_no_images_are_expected(client: TestClient) -> None:
-    response = client.put("/api/v1/models/model-1", content=b'{"bundle": "' + b"a" * 70_000 + b'"}')
+    response = client.put("/api/v1/models/model-1", content=b'{"file": "' + b"a" * 70_000 + b'"}')
     assert code(response) == (413, "too-large")
 
     def pieces() -> Iterator[bytes]:
@@ -237,7 +237,7 @@ def test_a_full_queue_says_come_again(
 def test_uploads_of_all_requests_together_are_bounded(serving: Serving, pictures: list[bytes]) -> None:
     client = serving(limits=Limits(memory_megabytes=0.02))
     assert code(client.post(PREDICT, files=form(bytes(30_000)))) == (429, "busy")
-    assert client.service.memory.held == 0
+    assert client.service.memory.used == 0
     assert client.post(PREDICT, files=form(pictures[0])).status_code == 200
 
 
@@ -252,14 +252,14 @@ def test_an_answer_that_takes_too_long_is_given_up(
         return right(loaded, pixels)
 
     monkeypatch.setattr(client.service.engine, "predict", slow)
-    assert code(client.post(PREDICT, files=form(pictures[0]))) == (503, "no-answer")
-    assert code(client.post(PREDICT, files=form(pictures[0]))) == (503, "no-answer")
+    assert code(client.post(PREDICT, files=form(pictures[0]))) == (503, "timeout")
+    assert code(client.post(PREDICT, files=form(pictures[0]))) == (503, "timeout")
     assert client.service.engine.waiting == 0  # whoever gave up does not wait
     held.set()
 
 
 def test_limits_that_cannot_work_are_refused() -> None:
-    with pytest.raises(EndocilError, match=r"no image of more than 89\.5 is decoded"):
+    with pytest.raises(EndocilError, match=r"expected at most 89\.5, the largest image that can be decoded"):
         Limits(megapixels=100)
     with pytest.raises(EndocilError, match="the limit batch is 0; expected a number above 0"):
         Limits(batch=0)
@@ -299,4 +299,4 @@ def test_no_path_leads_to_the_disk(running: Callable[..., Running], path: str) -
             answer += data
     assert answer.split()[1] in (b"404", b"422", b"400")
     assert b"root:" not in answer
-    assert b"def application" not in answer
+    assert b"def create_app" not in answer

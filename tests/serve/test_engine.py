@@ -1,4 +1,4 @@
-"""The queue before the model's thread: what waits together goes together, nobody waits for ever."""
+"""The queue before the model's thread: images that wait together share a pass, and no request waits for ever."""
 
 import asyncio
 import threading
@@ -9,24 +9,24 @@ import pytest
 import torch
 
 from endocil.serve.engine import Engine
-from endocil.serve.limits import Refusal
+from endocil.serve.errors import ApiError
 
 
 def pictures(n: int, shade: int = 0) -> torch.Tensor:
     return torch.full((n, 2, 2, 3), shade, dtype=torch.uint8)
 
 
-def lived(coroutine: Coroutine[Any, Any, None]) -> None:
+def run(coroutine: Coroutine[Any, Any, None]) -> None:
     """In a thread of its own: the thread of the tests may have a loop that a browser needs."""
     failed: list[BaseException] = []
 
-    def live() -> None:
+    def target() -> None:
         try:
             asyncio.run(coroutine)
         except BaseException as error:
             failed.append(error)
 
-    thread = threading.Thread(target=live)
+    thread = threading.Thread(target=target)
     thread.start()
     thread.join(60)
     assert not thread.is_alive()
@@ -35,74 +35,75 @@ def lived(coroutine: Coroutine[Any, Any, None]) -> None:
 
 
 class Recorder:
-    """A model that tells the shade of each picture, once it is let."""
+    """A model that predicts the shade of each image, once it is released."""
 
     def __init__(self, *, held: bool = False) -> None:
         self.passes: list[tuple[str, int]] = []
-        self.let = threading.Event()
+        self.released = threading.Event()
         if not held:
-            self.let.set()
+            self.released.set()
 
-    def __call__(self, asked: str, pixels: torch.Tensor) -> list[int]:
-        assert self.let.wait(30)
-        self.passes.append((asked, len(pixels)))
-        if asked == "broken":
+    def __call__(self, model: str, pixels: torch.Tensor) -> list[int]:
+        assert self.released.wait(30)
+        self.passes.append((model, len(pixels)))
+        if model == "broken":
             raise ZeroDivisionError
         return pixels[:, 0, 0, 0].tolist()
 
 
-Asking = Engine[str, list[int]]
+ShadeEngine = Engine[str, list[int]]
 
 
-async def ask(engine: Asking, name: str, pixels: torch.Tensor) -> list[int]:
-    """What is told of each picture, with places for just these."""
-    with engine.admitted(len(pixels)) as places:
-        return [told[row] for told, row in await engine.ask(name, pixels, places)]
+async def predict(engine: ShadeEngine, name: str, pixels: torch.Tensor) -> list[int]:
+    """The shade of each image, with a reservation for just these."""
+    with engine.reserve(len(pixels)) as reservation:
+        return [batch[row] for batch, row in await engine.run(name, pixels, reservation)]
 
 
-async def until_waiting(engine: Asking, n: int) -> None:
+async def until_waiting(engine: ShadeEngine, n: int) -> None:
     async with asyncio.timeout(30):
         while engine.waiting < n:
             await asyncio.sleep(0.005)
 
 
 def test_what_waits_for_the_same_model_goes_together_and_each_gets_its_own() -> None:
-    async def life() -> None:
+    async def steps() -> None:
         model = Recorder(held=True)
-        engine: Asking = Engine(model, queue=100, batch=4)
+        engine: ShadeEngine = Engine(model, queue=100, batch=4)
         engine.start()
-        first = asyncio.create_task(ask(engine, "a", pictures(1, 1)))
+        first = asyncio.create_task(predict(engine, "a", pictures(1, 1)))
         while engine.waiting:
             await asyncio.sleep(0.005)
         await asyncio.sleep(0.05)
         sizes = [("a", 2), ("b", 1), ("a", 2), ("a", 1), ("b", 1)]
         others = [
-            asyncio.create_task(ask(engine, name, pictures(n, 10 + i))) for i, (name, n) in enumerate(sizes)
+            asyncio.create_task(predict(engine, name, pictures(n, 10 + i)))
+            for i, (name, n) in enumerate(sizes)
         ]
         await until_waiting(engine, 7)
-        model.let.set()
+        model.released.set()
         assert await first == [1]
         for i, ((_, n), one) in enumerate(zip(sizes, others, strict=True)):
             assert await one == [10 + i] * n
         engine.close()
         assert model.passes == [("a", 1), ("a", 4), ("b", 2), ("a", 1)]
 
-    lived(life())
+    run(steps())
 
 
 def test_more_than_a_batch_in_one_request_goes_in_several_passes_and_is_answered_whole() -> None:
-    async def life() -> None:
+    async def steps() -> None:
         model = Recorder(held=True)
-        engine: Asking = Engine(model, queue=100, batch=4)
+        engine: ShadeEngine = Engine(model, queue=100, batch=4)
         engine.start()
-        first = asyncio.create_task(ask(engine, "a", pictures(1)))
+        first = asyncio.create_task(predict(engine, "a", pictures(1)))
         await asyncio.sleep(0.05)
         many = torch.arange(9, dtype=torch.uint8)[:, None, None, None].expand(9, 2, 2, 3)
-        large = asyncio.create_task(ask(engine, "a", many))
+        large = asyncio.create_task(predict(engine, "a", many))
         await until_waiting(engine, 9)
-        small = asyncio.create_task(ask(engine, "a", pictures(3, 50)))
+        small = asyncio.create_task(predict(engine, "a", pictures(3, 50)))
         await until_waiting(engine, 12)
-        model.let.set()
+        model.released.set()
         await first
         assert await large == list(range(9))
         assert await small == [50] * 3
@@ -114,99 +115,97 @@ def test_more_than_a_batch_in_one_request_goes_in_several_passes_and_is_answered
             ("a", 4),
         ]  # the last of the large one had company
 
-    lived(life())
+    run(steps())
 
 
 def test_places_are_taken_before_anything_waits_and_given_back() -> None:
-    async def life() -> None:
-        engine: Asking = Engine(Recorder(), queue=5, batch=4)
+    async def steps() -> None:
+        engine: ShadeEngine = Engine(Recorder(), queue=5, batch=4)
         engine.start()
-        with engine.admitted(4) as places:
+        with engine.reserve(4) as reservation:
             assert engine.waiting == 4
-            with pytest.raises(Refusal) as refused:
-                await ask(engine, "a", pictures(2))
-            assert refused.value.status_code == 429
-            assert len(await engine.ask("a", pictures(3), places)) == 3  # the fourth could not be read
+            with pytest.raises(ApiError) as refused:
+                await predict(engine, "a", pictures(2))
+            assert refused.value.status == 429
+            assert len(await engine.run("a", pictures(3), reservation)) == 3  # the fourth could not be read
             assert engine.waiting == 1
         assert engine.waiting == 0
-        with pytest.raises(ZeroDivisionError), engine.admitted(5):
+        with pytest.raises(ZeroDivisionError), engine.reserve(5):
             raise ZeroDivisionError
         assert engine.waiting == 0
         engine.close()
 
-    lived(life())
-
-    lived(life())
+    run(steps())
 
 
 def test_a_full_queue_refuses_and_has_room_again() -> None:
-    async def life() -> None:
+    async def steps() -> None:
         model = Recorder(held=True)
-        engine: Asking = Engine(model, queue=3, batch=2)
+        engine: ShadeEngine = Engine(model, queue=3, batch=2)
         engine.start()
-        first = asyncio.create_task(ask(engine, "a", pictures(1)))
+        first = asyncio.create_task(predict(engine, "a", pictures(1)))
         await asyncio.sleep(0.05)
-        second = asyncio.create_task(ask(engine, "a", pictures(3)))
+        second = asyncio.create_task(predict(engine, "a", pictures(3)))
         await until_waiting(engine, 3)
-        with pytest.raises(Refusal) as refused:
-            await ask(engine, "a", pictures(1))
-        assert refused.value.status_code == 429
+        with pytest.raises(ApiError) as refused:
+            await predict(engine, "a", pictures(1))
+        assert refused.value.status == 429
         assert refused.value.headers == {"Retry-After": "1"}
-        model.let.set()
+        model.released.set()
         await asyncio.gather(first, second)
-        await ask(engine, "a", pictures(3))
+        await predict(engine, "a", pictures(3))
         engine.close()
 
-    lived(life())
+    run(steps())
 
 
 def test_a_pass_that_fails_fails_its_requests_and_no_others() -> None:
-    async def life() -> None:
-        engine: Asking = Engine(Recorder(), queue=9, batch=4)
+    async def steps() -> None:
+        engine: ShadeEngine = Engine(Recorder(), queue=9, batch=4)
         engine.start()
         with pytest.raises(ZeroDivisionError):
-            await ask(engine, "broken", pictures(1))
-        assert await ask(engine, "a", pictures(1, 5)) == [5]
+            await predict(engine, "broken", pictures(1))
+        assert await predict(engine, "a", pictures(1, 5)) == [5]
         engine.close()
 
-    lived(life())
+    run(steps())
 
 
 def test_whoever_gives_up_leaves_the_queue() -> None:
-    async def life() -> None:
+    async def steps() -> None:
         model = Recorder(held=True)
-        engine: Asking = Engine(model, queue=9, batch=4)
+        engine: ShadeEngine = Engine(model, queue=9, batch=4)
         engine.start()
-        first = asyncio.create_task(ask(engine, "a", pictures(1)))
+        first = asyncio.create_task(predict(engine, "a", pictures(1)))
         await asyncio.sleep(0.05)
-        waiting = asyncio.create_task(ask(engine, "a", pictures(2)))
+        waiting = asyncio.create_task(predict(engine, "a", pictures(2)))
         await until_waiting(engine, 2)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
         assert engine.waiting == 0
-        model.let.set()
+        model.released.set()
         await first
         engine.close()
         assert model.passes == [("a", 1)]
 
-    lived(life())
+    run(steps())
 
 
 def test_closing_answers_what_waits_and_takes_no_more() -> None:
-    async def life() -> None:
+    async def steps() -> None:
         model = Recorder(held=True)
-        engine: Asking = Engine(model, queue=9, batch=1)
+        engine: ShadeEngine = Engine(model, queue=9, batch=1)
         engine.start()
-        asked = [asyncio.create_task(ask(engine, "a", pictures(1, i))) for i in range(5)]
+        waiting = [asyncio.create_task(predict(engine, "a", pictures(1, i))) for i in range(5)]
         await asyncio.sleep(0.05)
         closing = asyncio.create_task(asyncio.to_thread(engine.close))
         await asyncio.sleep(0.05)
-        with pytest.raises(Refusal) as refused:
-            await ask(engine, "a", pictures(1))
-        assert refused.value.status_code == 503
-        model.let.set()
+        with pytest.raises(ApiError) as refused:
+            await predict(engine, "a", pictures(1))
+        assert refused.value.status == 503
+        model.released.set()
         await closing
-        assert await asyncio.gather(*asked) == [[i] for i in range(5)]
+        assert await asyncio.gather(*waiting) == [[i] for i in range(5)]
 
-    lived(life())
+    run(steps())

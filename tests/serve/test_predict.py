@@ -1,4 +1,4 @@
-"""What the API says of images is what the bundle says, alone and in company; and every answer carries the notice."""
+"""The API predicts as the model does, for single images and in batches; every response carries the disclaimer."""
 
 import io
 import json
@@ -10,50 +10,49 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from serve.conftest import Told, form, png, queued, until
+from serve.conftest import LogStream, form, png, queued, until
 from starlette.testclient import TestClient
 from untrained import CLASSES, write_untrained
 
 from endocil.model.model import Model
-from endocil.serve.models import ask
 
-NOTICE = "Research software, not for clinical use."
+DISCLAIMER = "Research software, not for clinical use."
 PREDICT = "/api/v1/predict"
 
 
-def told_by(bundle: Path, picture: bytes, folder: Path) -> dict[str, float]:
-    """Class to probability, by the bundle itself from a file."""
+def predicted_by(model: Path, picture: bytes, folder: Path) -> dict[str, float]:
+    """Class to probability, by the model itself from a file."""
     file = folder / "picture"
     file.write_bytes(picture)
-    found = Model.load(bundle).predict([file])
-    return dict(zip(found.classes, found.probabilities[0].tolist(), strict=True))
+    predictions = Model.load(model).predict([file])
+    return dict(zip(predictions.classes, predictions.probabilities[0].tolist(), strict=True))
 
 
-def shares(answer: dict) -> dict[str, float]:
-    return {one["name"]: one["probability"] for one in answer["top"]}
+def probabilities(prediction: dict) -> dict[str, float]:
+    return {one["name"]: one["probability"] for one in prediction["top"]}
 
 
-def test_the_api_answers_as_the_bundle_does_with_files(
+def test_the_api_predicts_as_the_model_does_from_files(
     client: TestClient, versions: Path, pictures: list[bytes], tmp_path: Path
 ) -> None:
     jpeg = png(np.random.default_rng(0).integers(0, 256, (400, 300, 3), np.uint8), "JPEG")
-    said = client.post(f"{PREDICT}?top=5", files=form(*pictures[:3], jpeg)).json()
-    assert said["notice"] == NOTICE
-    for image, picture in zip(said["images"], [*pictures[:3], jpeg], strict=True):
-        (answer,) = image["answers"]
-        expected = told_by(versions / "v1.endocil", picture, tmp_path)
-        assert shares(answer) == pytest.approx(expected, abs=1e-4)
-        assert answer["digest"] == client.service.models.get("model-1").bundle.digest
-        assert answer["calibrated"] is True
+    body = client.post(f"{PREDICT}?top=5", files=form(*pictures[:3], jpeg)).json()
+    assert body["disclaimer"] == DISCLAIMER
+    for image, picture in zip(body["images"], [*pictures[:3], jpeg], strict=True):
+        (prediction,) = image["predictions"]
+        expected = predicted_by(versions / "v1.endocil", picture, tmp_path)
+        assert probabilities(prediction) == pytest.approx(expected, abs=1e-4)
+        assert prediction["digest"] == client.service.models.get("model-1").digest
+        assert prediction["calibrated"] is True
 
 
 def test_the_most_probable_class_comes_first(client: TestClient, pictures: list[bytes]) -> None:
     (image,) = client.post(f"{PREDICT}?top=2&nearest=8", files=form(pictures[0])).json()["images"]
-    (answer,) = image["answers"]
-    first, second = answer["top"]
+    (prediction,) = image["predictions"]
+    first, second = prediction["top"]
     assert first["probability"] >= second["probability"]
-    assert len(answer["nearest_mean"]) == 2
-    assert len(answer["nearest"]) == 8
+    assert len(prediction["nearest_mean"]) == 2
+    assert len(prediction["nearest"]) == 8
 
 
 def test_requests_that_wait_together_are_answered_by_one_pass_and_alike(
@@ -62,12 +61,13 @@ def test_requests_that_wait_together_are_answered_by_one_pass_and_alike(
     alone = [client.post(f"{PREDICT}?top=5", files=form(one)).json()["images"][0] for one in pictures]
     held, begun = threading.Event(), threading.Event()
     service, sizes = client.service, list[int]()
+    right = service.engine.predict
 
     def slow(loaded: object, pixels: object) -> object:
         sizes.append(len(pixels))  # type: ignore[arg-type]
         begun.set()
         assert held.wait(30)
-        return ask(loaded, pixels)  # type: ignore[arg-type]
+        return right(loaded, pixels)
 
     monkeypatch.setattr(service.engine, "predict", slow)
     with ThreadPoolExecutor(len(pictures)) as pool:
@@ -79,31 +79,37 @@ def test_requests_that_wait_together_are_answered_by_one_pass_and_alike(
         together = [one.result().json()["images"][0] for one in (first, *others)]
     assert sizes == [1, len(pictures) - 1]
     for one, other in zip(alone, together, strict=True):
-        assert shares(one["answers"][0]) == pytest.approx(shares(other["answers"][0]), abs=1e-4)
-        assert one["answers"][0]["unlike_score"] == pytest.approx(
-            other["answers"][0]["unlike_score"], abs=1e-4
+        assert probabilities(one["predictions"][0]) == pytest.approx(
+            probabilities(other["predictions"][0]), abs=1e-4
+        )
+        assert one["predictions"][0]["ood_score"] == pytest.approx(
+            other["predictions"][0]["ood_score"], abs=1e-4
         )
 
 
 def test_two_versions_answer_on_the_same_images(
     client: TestClient, versions: Path, pictures: list[bytes], tmp_path: Path
 ) -> None:
-    said = client.post(f"{PREDICT}?model=model-2&compare=model-1&top=5", files=form(*pictures[:2])).json()
-    for image, picture in zip(said["images"], pictures, strict=False):
-        second, first = image["answers"]
+    body = client.post(f"{PREDICT}?model=model-2&compare=model-1&top=5", files=form(*pictures[:2])).json()
+    for image, picture in zip(body["images"], pictures, strict=False):
+        second, first = image["predictions"]
         assert (second["model"], first["model"]) == ("model-2", "model-1")
-        assert shares(first) == pytest.approx(told_by(versions / "v1.endocil", picture, tmp_path), abs=1e-4)
-        assert shares(second) == pytest.approx(told_by(versions / "v2.endocil", picture, tmp_path), abs=1e-4)
+        assert probabilities(first) == pytest.approx(
+            predicted_by(versions / "v1.endocil", picture, tmp_path), abs=1e-4
+        )
+        assert probabilities(second) == pytest.approx(
+            predicted_by(versions / "v2.endocil", picture, tmp_path), abs=1e-4
+        )
 
 
 def test_an_unreadable_image_has_a_problem_and_the_others_their_answers(
     client: TestClient, pictures: list[bytes]
 ) -> None:
-    said = client.post(
+    body = client.post(
         PREDICT, files=form(pictures[0], b"no picture", b"", pictures[1], pictures[2][:60])
     ).json()
-    assert [bool(image["answers"]) for image in said["images"]] == [True, False, False, True, False]
-    problems = [image["problem"] for image in said["images"]]
+    assert [bool(image["predictions"]) for image in body["images"]] == [True, False, False, True, False]
+    problems = [image["error"] for image in body["images"]]
     assert [problem and problem["code"] for problem in problems] == [
         None,
         "unreadable",
@@ -112,38 +118,45 @@ def test_an_unreadable_image_has_a_problem_and_the_others_their_answers(
         "unreadable",
     ]
     assert problems[1]["message"] == "not a BMP, JPEG, PNG, TIFF or WebP image, or damaged"
-    alone = client.post(PREDICT, files=form(pictures[1])).json()["images"][0]["answers"]
-    assert shares(said["images"][3]["answers"][0]) == pytest.approx(shares(alone[0]), abs=1e-4)
+    alone = client.post(PREDICT, files=form(pictures[1])).json()["images"][0]["predictions"]
+    assert probabilities(body["images"][3]["predictions"][0]) == pytest.approx(
+        probabilities(alone[0]), abs=1e-4
+    )
 
 
-def test_exemplars_are_those_of_the_bundle_without_where_they_come_from(
+def test_exemplars_are_those_of_the_model_without_their_provenance(
     client: TestClient, pictures: list[bytes]
 ) -> None:
     response = client.post(f"{PREDICT}?nearest=3", files=form(pictures[0]))
-    near = response.json()["images"][0]["answers"][0]["nearest"]
-    exemplars = client.service.models.get("model-1").bundle.exemplars
+    near = response.json()["images"][0]["predictions"][0]["nearest"]
+    exemplars = client.service.models.get("model-1").model.exemplars
     for one in near:
-        got = client.get(one["picture"])
+        got = client.get(one["url"])
         assert got.headers["content-type"] == "image/png"
         pixels = np.asarray(Image.open(io.BytesIO(got.content)))
         assert (pixels == exemplars.pixels[one["exemplar"]].numpy()).all()
-        assert one["name"] == exemplars.provenance[one["exemplar"]].class_name
+        assert one["class_name"] == exemplars.provenance[one["exemplar"]].class_name
     assert "secret" not in response.text
     assert "secret" not in client.get("/api/v1/models/model-1").text
-    digest = client.service.models.get("model-1").bundle.digest[:16]
+    digest = client.service.models.get("model-1").digest[:16]
     assert client.get(f"/api/v1/models/model-1/exemplars/{digest}/15.png").status_code == 404
-    other = client.service.models.get("model-2").bundle.digest[:16]
+    other = client.service.models.get("model-2").digest[:16]
     assert client.get(f"/api/v1/models/model-1/exemplars/{other}/0.png").status_code == 404
 
 
-def test_unlike_is_told_by_calibrated_bundles_only(
+def test_only_calibrated_models_flag_images_as_out_of_distribution(
     serving: Callable[..., TestClient], pictures: list[bytes], tmp_path: Path
 ) -> None:
     plain = write_untrained(tmp_path / "plain.endocil", "finetune", calibrated=False, pictures=False)
     client = serving(plain)
     (image,) = client.post(PREDICT, files=form(pictures[0])).json()["images"]
-    (answer,) = image["answers"]
-    assert (answer["unlike"], answer["calibrated"], answer["nearest_mean"], answer["nearest"]) == (
+    (prediction,) = image["predictions"]
+    assert (
+        prediction["out_of_distribution"],
+        prediction["calibrated"],
+        prediction["nearest_mean"],
+        prediction["nearest"],
+    ) == (
         None,
         False,
         None,
@@ -155,42 +168,44 @@ def test_an_image_above_the_threshold_is_flagged(
     client: TestClient, versions: Path, pictures: list[bytes]
 ) -> None:
     bundle = Model.load(versions / "v1.endocil")
-    said = client.post(PREDICT, files=form(*pictures)).json()["images"]
-    threshold = bundle.manifest.calibration.unlike_threshold
-    for image in said:
-        (answer,) = image["answers"]
-        assert answer["unlike"] == (answer["unlike_score"] > threshold)
+    body = client.post(PREDICT, files=form(*pictures)).json()["images"]
+    threshold = bundle.manifest.calibration.ood_threshold
+    for image in body:
+        (prediction,) = image["predictions"]
+        assert prediction["out_of_distribution"] == (prediction["ood_score"] > threshold)
 
 
-def test_the_card_says_what_the_bundle_says(client: TestClient) -> None:
+def test_the_card_shows_what_the_model_records(client: TestClient) -> None:
     card = client.get("/api/v1/models/model-2").json()
     assert card["model"]["name"] == "second"
     assert [one["name"] for one in card["classes"]] == list(CLASSES)
     assert card["exemplars"] == dict.fromkeys(CLASSES, 3)
     assert card["calibration"]["temperature"] == 1.7
-    assert card["notice"] == NOTICE
+    assert card["disclaimer"] == DISCLAIMER
 
 
 def test_models_lists_what_answers_and_the_limits(client: TestClient) -> None:
-    said = client.get("/api/v1/models").json()
-    assert [one["id"] for one in said["models"]] == ["model-1", "model-2"]
-    assert said["limits"]["upload_bytes"] == 32_000_000
-    assert (said["bundles"], said["runs"]) == ([], False)
+    body = client.get("/api/v1/models").json()
+    assert [one["id"] for one in body["models"]] == ["model-1", "model-2"]
+    assert body["limits"]["upload_bytes"] == 32_000_000
+    assert (body["files"], body["runs"]) == ([], False)
 
 
 def test_metrics_count_requests_images_and_passes(client: TestClient, pictures: list[bytes]) -> None:
     client.post(PREDICT, files=form(*pictures[:2], b"none"))
     text = client.get("/api/v1/metrics").text
-    assert text.startswith(f"# {NOTICE}\n")
+    assert text.startswith(f"# {DISCLAIMER}\n")
     assert 'endocil_requests_total{route="/api/v1/predict",status="200"} 1' in text
-    assert 'endocil_images_total{outcome="answered"} 2' in text
+    assert 'endocil_images_total{outcome="predicted"} 2' in text
     assert 'endocil_images_total{outcome="unreadable"} 1' in text
-    assert "endocil_passed_images_total 2" in text
-    assert "endocil_held_bytes 0" in text
+    assert "endocil_forward_images_total 2" in text
+    assert "endocil_upload_bytes 0" in text
     assert 'endocil_predict_seconds_bucket{le="+Inf"} 1' in text
 
 
-def test_every_answer_and_every_page_carries_the_notice(client: TestClient, pictures: list[bytes]) -> None:
+def test_every_response_and_every_page_carries_the_disclaimer(
+    client: TestClient, pictures: list[bytes]
+) -> None:
     good = [
         "/",
         "/docs",
@@ -203,23 +218,23 @@ def test_every_answer_and_every_page_carries_the_notice(client: TestClient, pict
     for path in good:
         response = client.get(path)
         assert response.status_code == 200
-        assert NOTICE in response.text, path
+        assert DISCLAIMER in response.text, path
     for path in ("/nothing", "/api/v1/models/model-9", "/api/v1/models/x", "/assets/", "/api/v1/predict"):
         response = client.get(path)
         assert response.status_code in (404, 405, 422)
-        assert response.json()["notice"] == NOTICE
+        assert response.json()["disclaimer"] == DISCLAIMER
         assert set(response.json()["error"]) == {"code", "message"}
 
 
 def test_the_log_is_json_without_names_or_content(
-    client: TestClient, pictures: list[bytes], told: Told
+    client: TestClient, pictures: list[bytes], log_stream: LogStream
 ) -> None:
     client.post(f"{PREDICT}?model=model-1&top=4", files=[("images", ("Jane Doe 1970.png", pictures[0]))])
     client.get("/Jane/Doe?name=Jane")
     client.post("/api/v1/predict?model=Jane", files=form(pictures[0]))
-    lines = [json.loads(line) for line in told.lines]
-    assert "Jane" not in told.getvalue()
-    assert "patient" not in told.getvalue()
+    lines = [json.loads(line) for line in log_stream.lines]
+    assert "Jane" not in log_stream.getvalue()
+    assert "patient" not in log_stream.getvalue()
     assert [line["event"] for line in lines] == ["started", "request", "request", "request"]
     facts = lines[1]
     assert (facts["route"], facts["status"], facts["images"]) == ("/api/v1/predict", 200, 1)
@@ -227,8 +242,8 @@ def test_the_log_is_json_without_names_or_content(
     assert lines[2]["route"] == "other"
 
 
-def test_a_failure_is_told_without_its_content(
-    client: TestClient, pictures: list[bytes], told: Told, monkeypatch: pytest.MonkeyPatch
+def test_a_failure_is_reported_without_its_content(
+    client: TestClient, pictures: list[bytes], log_stream: LogStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(loaded: object, pixels: object) -> object:
         raise ZeroDivisionError("Jane Doe")
@@ -236,7 +251,7 @@ def test_a_failure_is_told_without_its_content(
     monkeypatch.setattr(client.service.engine, "predict", broken)
     response = client.post(PREDICT, files=form(pictures[0]))
     assert (response.status_code, response.json()["error"]["code"]) == (500, "failed")
-    assert "Jane" not in response.text + told.getvalue()
-    assert '"kind": "ZeroDivisionError"' in told.getvalue()
+    assert "Jane" not in response.text + log_stream.getvalue()
+    assert '"kind": "ZeroDivisionError"' in log_stream.getvalue()
     monkeypatch.undo()
     assert client.post(PREDICT, files=form(pictures[0])).status_code == 200  # the thread goes on

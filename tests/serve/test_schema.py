@@ -17,10 +17,10 @@ from schemathesis.specs.openapi.checks import (  # noqa: E402
     status_code_conformance,
 )
 
-from endocil.serve.app import application  # noqa: E402
+from endocil.serve.app import create_app  # noqa: E402
 from endocil.serve.limits import Limits  # noqa: E402
-from endocil.serve.logs import Log  # noqa: E402
-from endocil.serve.service import service_of  # noqa: E402
+from endocil.serve.monitoring import Log  # noqa: E402
+from endocil.serve.service import create_service  # noqa: E402
 
 load_all_checks()
 TAKE = (  # operations that take anything, which can be wrong
@@ -34,17 +34,20 @@ CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance,
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["sound", "broken"])
-def test_no_request_makes_the_server_fail(versions: Path, told: io.StringIO, mode: GenerationMode) -> None:
-    bundles = [versions / "v1.endocil", versions / "v2.endocil"]
-    service = service_of(bundles, versions, versions, Limits(upload_megabytes=1))
-    app = application(service, names=frozenset({"testserver"}), log=Log(told))
+def test_no_request_makes_the_server_fail(
+    versions: Path, log_stream: io.StringIO, mode: GenerationMode
+) -> None:
+    paths = [versions / "v1.endocil", versions / "v2.endocil"]
+    service = create_service(paths, versions, versions, Limits(upload_megabytes=1))
+    app = create_app(service, names=frozenset({"testserver"}), log=Log(log_stream))
     tried = []
     for found in schemathesis.openapi.from_asgi("/api/v1/openapi.json", app).get_all_operations():
         operation = found.ok()
         if mode is GenerationMode.POSITIVE or operation.label in TAKE:
             tried.append(operation.label)
             _try(operation, mode)
-    statuses = {status for _, status in service.metrics.requests}
+    samples = [sample for metric in service.metrics.requests.collect() for sample in metric.samples]
+    statuses = {int(sample.labels["status"]) for sample in samples}
     assert len(tried) == (10 if mode is GenerationMode.POSITIVE else len(TAKE))
     assert 200 in statuses or mode is GenerationMode.NEGATIVE
     assert max(statuses) < 500

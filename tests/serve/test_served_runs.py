@@ -38,13 +38,17 @@ def test_runs_are_found_by_their_ids_and_links_lead_nowhere(serving: Serving, tm
     (runs / "broken").mkdir()
     (runs / "broken" / "metrics.json").write_text("{")
     client = serving(runs=runs)
-    said = client.get("/api/v1/runs").json()
-    found = {one["name"]: one for one in said["runs"]}
-    assert (set(found), said["left_out"]) == ({"one", "deep/two"}, 0)
-    assert (found["one"]["accuracy"], found["one"]["method"], found["one"]["tasks"]) == (71.5, "icarl", 2)
-    assert found["deep/two"]["report"] is None
-    assert client.get(found["one"]["report"]).text == "hello"
-    assert client.get(f"/api/v1/runs/{found['deep/two']['id']}/report").status_code == 404
+    body = client.get("/api/v1/runs").json()
+    listed = {one["name"]: one for one in body["runs"]}
+    assert (set(listed), body["left_out"]) == ({"one", "deep/two"}, 0)
+    assert (listed["one"]["accuracy"], listed["one"]["method"], listed["one"]["tasks"]) == (
+        71.5,
+        "icarl",
+        2,
+    )
+    assert listed["deep/two"]["report"] is None
+    assert client.get(listed["one"]["report"]).text == "hello"
+    assert client.get(f"/api/v1/runs/{listed['deep/two']['id']}/report").status_code == 404
     assert client.get("/api/v1/runs/0123456789abcdef/report").status_code == 404
 
 
@@ -59,11 +63,11 @@ def test_a_folder_whose_name_is_no_text_is_told_escaped(serving: Serving, tmp_pa
 def test_runs_that_are_too_many_to_list_are_counted(
     serving: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving_runs, "MOST", 3)
+    monkeypatch.setattr(serving_runs, "MAX_LISTED", 3)
     for number in range(5):
         make_run(tmp_path / f"run-{number}")
-    said = serving(runs=tmp_path).get("/api/v1/runs").json()
-    assert ([one["name"] for one in said["runs"]], said["left_out"]) == (["run-0", "run-1", "run-2"], 2)
+    body = serving(runs=tmp_path).get("/api/v1/runs").json()
+    assert ([one["name"] for one in body["runs"]], body["left_out"]) == (["run-0", "run-1", "run-2"], 2)
 
 
 def test_a_folder_that_has_gone_has_no_runs(serving: Serving, tmp_path: Path) -> None:

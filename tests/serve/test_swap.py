@@ -1,4 +1,4 @@
-"""Another bundle takes a model's place while requests come in; none is lost, and a bad one is refused."""
+"""A model is replaced while requests arrive: none is lost, and an invalid model file changes nothing."""
 
 import json
 import os
@@ -25,19 +25,19 @@ Serving = Callable[..., TestClient]
 
 
 def swap(client: TestClient, name: str) -> httpx.Response:
-    return client.put(MODEL, json={"bundle": name})
+    return client.put(MODEL, json={"file": name})
 
 
-def test_a_bundle_of_the_folder_takes_the_place(
+def test_a_model_file_of_the_folder_replaces_a_model(
     serving: Serving, folder: Path, pictures: list[bytes]
 ) -> None:
     client = serving(folder / "v1.endocil", models=folder)
-    assert client.get("/api/v1/models").json()["bundles"] == ["v1.endocil", "v2.endocil"]
+    assert client.get("/api/v1/models").json()["files"] == ["v1.endocil", "v2.endocil"]
     old, new = (read_model_file(folder / name).digest for name in ("v1.endocil", "v2.endocil"))
-    said = swap(client, "v2.endocil").json()
-    assert (said["before"], said["model"]["digest"], said["model"]["id"]) == (old, new, "model-1")
+    body = swap(client, "v2.endocil").json()
+    assert (body["previous"], body["model"]["digest"], body["model"]["id"]) == (old, new, "model-1")
     (image,) = client.post(PREDICT, files=form(pictures[0])).json()["images"]
-    assert image["answers"][0]["digest"] == new
+    assert image["predictions"][0]["digest"] == new
 
 
 def resettled(content: ModelFile, **changes: object) -> ModelFile:
@@ -45,7 +45,7 @@ def resettled(content: ModelFile, **changes: object) -> ModelFile:
     return replace(content, manifest=manifest)
 
 
-def bad_bundles(folder: Path) -> None:
+def write_invalid_models(folder: Path) -> None:
     sound = (folder / "v2.endocil").read_bytes()
     (folder / "cut.endocil").write_bytes(sound[:-1000])
     (folder / "flipped.endocil").write_bytes(sound[:5000] + bytes([sound[5000] ^ 1]) + sound[5001:])
@@ -56,16 +56,16 @@ def bad_bundles(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["cut", "flipped", "pickle", "empty", "code", "huge"])
-def test_a_malicious_or_damaged_bundle_is_refused_and_the_old_one_goes_on(
+def test_a_malicious_or_damaged_model_file_is_refused_and_the_old_model_stays(
     serving: Serving, folder: Path, pictures: list[bytes], name: str
 ) -> None:
-    bad_bundles(folder)
+    write_invalid_models(folder)
     client = serving(folder / "v1.endocil", models=folder)
     before = client.post(PREDICT, files=form(pictures[0])).json()
     answer = swap(client, f"{name}.endocil")
-    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "refused-bundle")
-    assert "v1.endocil goes on" in answer.json()["error"]["message"]
-    assert str(folder) not in answer.text  # where it lies is nobody's business
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid-model")
+    assert "v1.endocil stays in use" in answer.json()["error"]["message"]
+    assert str(folder) not in answer.text  # clients must not learn the folder
     assert client.post(PREDICT, files=form(pictures[0])).json() == before
     assert 'endocil_swaps_total{outcome="refused"} 1' in client.get("/api/v1/metrics").text
     assert "planted" not in sys.modules
@@ -93,10 +93,10 @@ def test_only_files_of_the_folder_itself_can_be_named(serving: Serving, folder: 
     (folder / "notes.txt").write_text("notes")
     (folder / "sub").mkdir()
     client = serving(folder / "v1.endocil", models=folder)
-    digest = client.service.models.get("model-1").bundle.digest
+    digest = client.service.models.get("model-1").digest
     answer = swap(client, name)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown")
-    assert client.service.models.get("model-1").bundle.digest == digest
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not-found")
+    assert client.service.models.get("model-1").digest == digest
 
 
 def test_without_a_folder_there_is_nothing_to_swap_to(client: TestClient) -> None:
@@ -108,7 +108,7 @@ def test_a_request_that_has_begun_ends_with_the_model_it_began_with(
 ) -> None:
     client = serving(folder / "v1.endocil", models=folder)
     held, begun, right = threading.Event(), threading.Event(), client.service.engine.predict
-    old = client.service.models.get("model-1").bundle.digest
+    old = client.service.models.get("model-1").digest
 
     def slow(loaded: object, pixels: object) -> object:
         begun.set()
@@ -125,7 +125,9 @@ def test_a_request_that_has_begun_ends_with_the_model_it_began_with(
         third = pool.submit(client.post, PREDICT, files=form(pictures[2]))
         until(lambda: client.service.engine.waiting == 2)
         held.set()
-        digests = [one.result().json()["images"][0]["answers"][0]["digest"] for one in (first, second, third)]
+        digests = [
+            one.result().json()["images"][0]["predictions"][0]["digest"] for one in (first, second, third)
+        ]
     assert digests == [old, old, new]
 
 
@@ -138,7 +140,7 @@ def test_one_swap_at_a_time(serving: Serving, folder: Path, monkeypatch: pytest.
         assert held.wait(30)
         return right(*args, **how)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(client.service.models, "_loading", slow)
+    monkeypatch.setattr(client.service.models, "_load", slow)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(swap, client, "v2.endocil")
         assert begun.wait(30)
@@ -159,13 +161,13 @@ def test_swaps_under_load_lose_no_request(
         with httpx.Client(base_url=server.address, timeout=60) as http:
             for row in range(12):
                 response = http.post(PREDICT, files=form(pictures[(number + row) % len(pictures)]))
-                answered.append(response.json()["images"][0]["answers"][0]["digest"])
+                answered.append(response.json()["images"][0]["predictions"][0]["digest"])
 
     with ThreadPoolExecutor(9) as pool:
         asking = [pool.submit(client, number) for number in range(8)]
         for turn in range(6):
             name = ("v2.endocil", "v1.endocil")[turn % 2]
-            swapped = httpx.put(f"{server.address}{MODEL}", json={"bundle": name}, timeout=60)
+            swapped = httpx.put(f"{server.address}{MODEL}", json={"file": name}, timeout=60)
             assert swapped.status_code == 200
         for one in asking:
             one.result()
@@ -173,7 +175,9 @@ def test_swaps_under_load_lose_no_request(
     assert set(answered) <= known
 
 
-def test_a_stop_answers_what_is_under_way(running: Callable[..., Running], pictures: list[bytes]) -> None:
+def test_a_stop_finishes_the_requests_under_way(
+    running: Callable[..., Running], pictures: list[bytes]
+) -> None:
     server = running()
     held, begun, right = threading.Event(), threading.Event(), server.service.engine.predict
 
@@ -213,7 +217,7 @@ def test_the_command_serves_and_ends_well_by_a_signal(folder: Path, pictures: li
         response = httpx.post(f"{address}{PREDICT}", files=files, timeout=60)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=60)
-    assert [bool(image["problem"]) for image in response.json()["images"]] == [False, True]
+    assert [bool(image["error"]) for image in response.json()["images"]] == [False, True]
     assert process.returncode == 0
     assert "Jane" not in errors  # nor anything else that libtiff has to say
     events = [json.loads(line) for line in errors.splitlines()]

@@ -9,7 +9,7 @@ from endocil.data.leaks import RATES
 from endocil.data.table import ImageTable, UnreadableImageError
 from endocil.html.markup import jpeg_uri, render_page
 from endocil.html.tables import NUMERIC, Cell, PageTable, Row, bar_cell, number_cell
-from endocil.model.disclaimer import NOTICE
+from endocil.model.disclaimer import DISCLAIMER
 
 SHOWN = 112  # pixels of an image on the page
 PAIRS = 24  # on a contact sheet
@@ -59,7 +59,7 @@ def page(record: Record, picture: Picture | None = None) -> str:
     return render_page(
         "endocil.audit",
         title=f"Audit: {record['title']}",
-        disclaimer=NOTICE,
+        disclaimer=DISCLAIMER,
         navigation=[(name, text) for name, text in NAVIGATION.items() if name not in absent],
         lines=[_unbroken(line[0].upper() + line[1:] + ".") for line in lines(record)],
         notes=record["notes"],

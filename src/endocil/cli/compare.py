@@ -1,4 +1,4 @@
-"""endocil compare: two versions of a model on the same images, and whether the new one may take the old one's place."""
+"""endocil compare: two versions of a model on the same images, and whether the new one may replace the old one."""
 
 import os
 import traceback
@@ -11,57 +11,56 @@ import typer
 
 from endocil.cli.common import fail, say
 from endocil.cli.tables import Head, OfHead
-from endocil.errors import EndocilError
+from endocil.errors import EndocilError, SettingsError
 
 if TYPE_CHECKING:
-    from endocil.release.versions import Examined, Progress
+    from endocil.release.versions import Evaluation, Progress
 
-REFUSED, ERROR = 1, 2  # exit statuses; a pipeline must be able to tell them apart
+REFUSED, ERROR = 1, 2  # exit statuses, distinct for pipelines
 
 
 def compare(
-    old: Annotated[Path, typer.Argument(metavar="OLD", help="The bundle in use.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="The bundle that is to take its place.")],
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="The model in use.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="The model that is to replace it.")],
     test: Annotated[
         Path,
         typer.Argument(metavar="TEST", help="A folder of class folders, or a CSV file (path, label, group)."),
     ],
     rules: Annotated[
         Path | None,
-        typer.Option("--rules", help="What must hold (gate.toml); without it nothing is refused."),
+        typer.Option("--rules", help="The rules (gate.toml); without them nothing is refused."),
     ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path("gate.html"),
     flips: Annotated[
-        Path | None, typer.Option("--csv", help="Write every image that only one of the two gets right.")
+        Path | None, typer.Option("--csv", help="Write the images for which only one version is correct.")
     ] = None,
     head: OfHead = Head.softmax,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print everything as JSON, and nothing else.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print only JSON, with all figures.")] = False,
     pictures: Annotated[
-        bool, typer.Option("--pictures/--no-pictures", help="Show the flips; they are images of patients.")
+        bool,
+        typer.Option(
+            "--pictures/--no-pictures", help="Show the images of flips; they are images of patients."
+        ),
     ] = True,
     changes: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="How TEST is read, e.g. data.class_from=leaf."),
     ] = None,
     trust: Annotated[
-        bool, typer.Option("--trust", help="Let the bundles run code of other packages that they name.")
+        bool, typer.Option("--trust", help="Run code of other packages that the models name.")
     ] = False,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Images at a time.")] = 64,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Images of one forward pass.")] = 64,
 ) -> None:
-    """Compare two bundles on test images. Exit status: 0 passed, 1 refused by the rules, 2 something went wrong."""
-    with _errors_are_no_refusals():
-        from endocil.release.compare import compare as compared
+    """Compare two models on test images. Exit status: 0 passed, 1 refused by the rules, 2 an error."""
+    with _error_status():
+        from endocil.release.compare import compare as compare_versions
         from endocil.release.gate import judge, read_rules
         from endocil.release.record import record
-        from endocil.release.versions import examine
+        from endocil.release.versions import evaluate
 
-        _refuse_written_inputs(
-            [output, *([flips] if flips else [])], [old, new, test, *([rules] if rules else [])]
-        )
-        wanted = read_rules(rules) if rules else None
-        found = examine(
+        _check_outputs([output, *([flips] if flips else [])], [old, new, test, *([rules] if rules else [])])
+        limits = read_rules(rules) if rules else None
+        evaluation = evaluate(
             old,
             new,
             test,
@@ -69,20 +68,22 @@ def compare(
             changes=changes or (),
             trust=trust,
             batch=batch,
-            progress=lambda what: _progress(what, as_json),
+            progress=lambda name: _progress(name, as_json),
         )
-        comparison = compared(found.versions)
-        verdict = judge(wanted, comparison, len(found.unreadable), len(found.inside)) if wanted else None
-        told = record(found, comparison, verdict)
-        _write(found, told, output, flips, pictures)
-        _tell(told, output, as_json)
+        comparison = compare_versions(evaluation.versions)
+        verdict = None
+        if limits is not None:
+            verdict = judge(limits, comparison, len(evaluation.unreadable), len(evaluation.inside))
+        result = record(evaluation, comparison, verdict)
+        _write(evaluation, result, output, flips, pictures)
+        _print(result, output, as_json)
     if verdict is not None and not verdict.passed:
         raise typer.Exit(REFUSED)
 
 
 @contextmanager
-def _errors_are_no_refusals() -> Iterator[None]:
-    """Whatever goes wrong ends with 2 (130 for Ctrl-C), never with the status of a refusal."""
+def _error_status() -> Iterator[None]:
+    """Any error ends with status 2 (130 for Ctrl-C), never with that of a refusal."""
     try:
         yield
     except EndocilError as error:
@@ -96,65 +97,66 @@ def _errors_are_no_refusals() -> Iterator[None]:
         raise SystemExit(ERROR) from None
 
 
-def _refuse_written_inputs(outputs: list[Path], inputs: list[Path]) -> None:
-    """What is read is never written over, and no file is written twice."""
+def _check_outputs(outputs: list[Path], inputs: list[Path]) -> None:
+    """No input is overwritten, and no file is written twice."""
     if len({path.absolute() for path in outputs}) < len(outputs):
-        raise EndocilError(
+        raise SettingsError(
             f"{outputs[0]} is both the page (-o) and the list of flips (--csv); give two names"
         )
     for path in outputs:
         if path.is_dir():
-            raise EndocilError(f"{path} is a folder; expected the name of a file")
+            raise SettingsError(f"{path} is a folder; expected the name of a file")
         if path.exists() and any(other.exists() and os.path.samefile(path, other) for other in inputs):
-            raise EndocilError(f"{path} is read by this command; choose another file")
+            raise SettingsError(f"{path} is read by this command; choose another file")
 
 
-def _progress(what: str, as_json: bool) -> "Progress":
-    """On standard error where standard output is for a program."""
+def _progress(name: str, as_json: bool) -> "Progress":
+    """On standard error where standard output is JSON."""
     from rich.console import Console
 
     from endocil.io.terminal import plain_progress
 
-    return plain_progress(Console(stderr=as_json), what)
+    return plain_progress(Console(stderr=as_json), name)
 
 
-def _write(found: "Examined", told: dict[str, Any], output: Path, flips: Path | None, pictures: bool) -> None:
+def _write(
+    evaluation: "Evaluation", result: dict[str, Any], output: Path, flips: Path | None, pictures: bool
+) -> None:
     from endocil.audit.page import pictures_of
     from endocil.io.files import write_atomically, write_csv
     from endocil.release.page import gate_page
     from endocil.release.record import Flip
 
-    write_atomically(output, gate_page(told, pictures_of(found.table) if pictures else None))
+    write_atomically(output, gate_page(result, pictures_of(evaluation.table) if pictures else None))
     if flips is not None:
         columns = list(Flip.__dataclass_fields__)
-        write_csv(flips, columns, ([flip[column] for column in columns] for flip in told["flips"]))
+        write_csv(flips, columns, ([flip[column] for column in columns] for flip in result["flips"]))
 
 
-def _tell(told: dict[str, Any], output: Path, as_json: bool) -> None:
+def _print(result: dict[str, Any], output: Path, as_json: bool) -> None:
     import json
 
     if as_json:
-        print(json.dumps(told, indent=2, allow_nan=False))
+        print(json.dumps(result, indent=2, allow_nan=False))
         return
-    test, accuracy = told["test"], told["overall"]["accuracy"]
+    test, accuracy = result["test"], result["overall"]["accuracy"]
     say(f"{test['compared']:,} of {test['images']:,} test images compared")
     change, (low, high) = accuracy["change"]["value"], accuracy["change"]["interval"]
     say(
         f"accuracy {accuracy['old']['value']:.1f} -> {accuracy['new']['value']:.1f} %, change {change:+.1f} "
         f"({low:.1f} to {high:.1f}) on images of classes that the old version knows"
     )
-    for check in told["checks"]:
+    for check in result["checks"]:
         if not check["passed"]:
-            say(
-                f"fails: [{check['section']}] {check['key']}, {check['about'] or 'all images'}: {check['said']}"
-            )
-    for key in ("unknown_classes", "unreadable", "inside_a_bundle"):
-        if told[key]:
-            say(f"left out, {key}: {len(told[key]):,}, first {_printable(told[key][0]['image'])}")
-    say(told["line"])
+            about = check["about"] or "all images"
+            say(f"fails: [{check['section']}] {check['key']}, {about}: {check['explanation']}")
+    for key in ("unknown_classes", "unreadable", "inside_a_model"):
+        if result[key]:
+            say(f"left out, {key}: {len(result[key]):,}, first {_printable(result[key][0]['image'])}")
+    say(result["line"])
     say(f"page: {output}")
 
 
 def _printable(name: str) -> str:
-    """Bytes of file names that are no UTF-8 become question marks."""
+    """Bytes of file names that are not UTF-8 become question marks."""
     return name.encode("utf-8", "replace").decode("utf-8")

@@ -346,7 +346,7 @@ def export(
     trust: Trust = False,
 ) -> None:
     """Write a model as ONNX, compared with torch on the model's own images before it is kept."""
-    from endocil.model.disclaimer import NOTICE
+    from endocil.model.disclaimer import DISCLAIMER
     from endocil.model.onnx import TOLERANCE
     from endocil.model.onnx import export as write_onnx
 
@@ -354,4 +354,4 @@ def export(
     compared = f"{made.pictures} {'synthetic images' if made.generated else 'images of the model'}"
     say(f"wrote {made.path}: {', '.join(made.outputs)}")
     say(f"like torch on {compared}: differs by at most {made.difference:.1e} (allowed: {TOLERANCE:.0e})")
-    say(NOTICE)
+    say(DISCLAIMER)

@@ -1,4 +1,4 @@
-"""endocil serve: bundles over HTTP, for programs and for people."""
+"""endocil serve: models over HTTP, for programs and for people."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,40 +6,38 @@ from typing import Annotated
 import typer
 
 from endocil.cli.common import say
-from endocil.errors import EndocilError
+from endocil.errors import ResourceError
 
 
 def serve(
-    bundles: Annotated[
-        list[Path],
-        typer.Argument(metavar="BUNDLE...", help="Bundles; the first answers unless another is asked for."),
-    ],
     models: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="MODEL...", help="Model files; the first is used unless a request names another."
+        ),
+    ],
+    folder: Annotated[
         Path | None,
-        typer.Option("--models", metavar="FOLDER", help="Bundles in it may take the place of a model."),
+        typer.Option("--models", metavar="FOLDER", help="Model files that can replace a model meanwhile."),
     ] = None,
     runs: Annotated[
-        Path | None, typer.Option("--runs", metavar="FOLDER", help="Runs whose reports may be read.")
+        Path | None, typer.Option("--runs", metavar="FOLDER", help="Runs whose reports can be read.")
     ] = None,
     host: Annotated[
         str,
-        typer.Option(
-            "--host", help="Where to listen; another address than this machine's own needs a token."
-        ),
+        typer.Option("--host", help="Address to listen on; any but this machine's own needs a token."),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any that is free.")] = 8000,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="0: any free port.")] = 8000,
     name: Annotated[
         list[str] | None,
-        typer.Option(
-            "--name", metavar="NAME", help="A name that the server has in the network; may be repeated."
-        ),
+        typer.Option("--name", metavar="NAME", help="A host name of this server; may be repeated."),
     ] = None,
     token_file: Annotated[
         Path | None,
         typer.Option(
             "--token-file",
             metavar="FILE",
-            help="Holds the token that clients must show; or set ENDOCIL_TOKEN.",
+            help="File with the token that clients must send; or set ENDOCIL_TOKEN.",
         ),
     ] = None,
     upload_megabytes: Annotated[float, typer.Option("--upload-megabytes", help="Of one request.")] = 32.0,
@@ -49,43 +47,42 @@ def serve(
         float, typer.Option("--request-megapixels", help="Of all images of one request.")
     ] = 400.0,
     upload_seconds: Annotated[
-        float, typer.Option("--upload-seconds", help="Until a request is here whole.")
+        float, typer.Option("--upload-seconds", help="Until a request has arrived.")
     ] = 30.0,
     answer_seconds: Annotated[float, typer.Option("--answer-seconds", help="Until it is answered.")] = 60.0,
-    connections: Annotated[
-        int, typer.Option("--connections", help="Open at once; more are turned away.")
-    ] = 256,
+    connections: Annotated[int, typer.Option("--connections", help="Open at once; more are refused.")] = 256,
     queue: Annotated[
         int,
         typer.Option(
             "--queue",
-            help="Images that are decoded or wait, counted for each model; more are refused for now.",
+            help="Images being decoded or waiting, counted for each model; more are refused for now.",
         ),
     ] = 256,
     batch: Annotated[int, typer.Option("--batch", help="Images of one forward pass.")] = 32,
     trust: Annotated[
-        bool, typer.Option("--trust", help="Run code of other packages that bundles name.")
+        bool, typer.Option("--trust", help="Run code of other packages that models name.")
     ] = False,
 ) -> None:
-    """Serve bundles: an API with its documentation, and a page to drop images on. Not for clinical use."""
+    """Serve models: an API with documentation, and a page to drop images on. Not for clinical use."""
     try:
         import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
         import python_multipart  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
-        raise EndocilError(
+        raise ResourceError(
             f"serving needs {error.name}; install it by: pip install 'endocil[serve]'"
         ) from error
-    from endocil.model.disclaimer import NOTICE
-    from endocil.serve.app import application
-    from endocil.serve.guard import refuse_open_doors, token_from
+    from endocil.model.disclaimer import DISCLAIMER
+    from endocil.serve.app import create_app
+    from endocil.serve.guard import read_token, require_token
     from endocil.serve.limits import Limits
-    from endocil.serve.logs import Log
+    from endocil.serve.monitoring import Log
     from endocil.serve.server import serve as serve_until_stopped
-    from endocil.serve.service import service_of
+    from endocil.serve.service import create_service
 
-    token = token_from(token_file)
-    refuse_open_doors(host, token)
+    token = read_token(token_file)
+    require_token(host, token)
     limits = Limits(
         upload_megabytes=upload_megabytes,
         images=images,
@@ -97,14 +94,14 @@ def serve(
         queue=queue,
         batch=batch,
     )
-    service = service_of(bundles, models, runs, limits, trust=trust)
-    for loaded in service.models.all():
-        for note in loaded.bundle.notes:
-            say(f"{loaded.file}: {note}")
+    service = create_service(models, folder, runs, limits, trust=trust)
+    for model in service.models.all():
+        for note in model.notes:
+            say(f"{model.file}: {note}")
     log = Log()
-    app = application(service, token=token, names=frozenset(one.lower() for one in name or ()), log=log)
+    app = create_app(service, token=token, names=frozenset(own.lower() for own in name or ()), log=log)
 
     def started(address: str) -> None:
-        say(f"{NOTICE} Listening on {address} (documentation: {address}/docs); stop with Ctrl-C.")
+        say(f"{DISCLAIMER} Listening on {address} (documentation: {address}/docs); stop with Ctrl-C.")
 
     serve_until_stopped(app, host, port, limits, log, started)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from endocil.reports.tables import Table
+    from endocil.io.tables import Table
     from endocil.runs.records import RunRecord
     from endocil.runs.sweep.plan import PlannedRun
     from endocil.runs.sweep.runner import Execution, SweepFolder
@@ -272,8 +272,8 @@ def _show_ranking(folder: "SweepFolder", runs: "list[PlannedRun]", metric: str) 
 
 def ranking_table(candidates: "Sequence[Candidate]", metric: str) -> "Table":
     """The candidates of a search, best first; one without a value has no rank."""
+    from endocil.io.tables import Cell, Column, Table, spread
     from endocil.metrics.metrics import METRICS
-    from endocil.reports.tables import Cell, Column, Table, spread
     from endocil.runs.experiments import flat, written
     from endocil.runs.sweep.tune import LOWER_IS_BETTER, split_metric
 

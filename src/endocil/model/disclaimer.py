@@ -1,3 +1,3 @@
-"""What everything that leaves this program for a clinic's systems says of itself."""
+"""What every page, file and response made for clinical staff says about endocil."""
 
-NOTICE = "Research software, not for clinical use."
+DISCLAIMER = "Research software, not for clinical use."

@@ -22,7 +22,7 @@ from endocil.errors import EndocilError
 from endocil.io.files import write_atomically
 from endocil.learning.features import CLASS_MEANS, look, unit
 from endocil.methods import Method
-from endocil.model.disclaimer import NOTICE
+from endocil.model.disclaimer import DISCLAIMER
 from endocil.model.file import ModelFile, model_path, read_model_file
 from endocil.model.manifest import Calibration, Manifest, Preprocessing
 from endocil.model.out_of_distribution import MEANS, WHITENING, ood_scores
@@ -81,7 +81,7 @@ def describe(model: "onnx.ModelProto", content: ModelFile) -> None:
     manifest = content.manifest
     name = manifest.name.encode("utf-8", "backslashreplace").decode()  # of a file, it may be no text
     said: dict[str, Any] = {
-        "notice": NOTICE,
+        "notice": DISCLAIMER,
         "name": name,
         "classes": json.dumps(content.classes),
         "preprocessing": json.dumps(preprocessing_of(manifest.preprocessing)),
@@ -90,7 +90,7 @@ def describe(model: "onnx.ModelProto", content: ModelFile) -> None:
         "endocil": __version__,
     }
     model.producer_name, model.producer_version = "endocil", __version__
-    model.doc_string = f"{NOTICE} {name}: {len(content.classes)} classes."
+    model.doc_string = f"{DISCLAIMER} {name}: {len(content.classes)} classes."
     onnx.helper.set_model_props(model, said)
 
 

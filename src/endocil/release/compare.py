@@ -1,4 +1,7 @@
-"""Figures of two versions from the same resamples of the test images, so that their differences are paired."""
+"""Figures of two versions of a model from the same resamples of the test images, so that differences are paired.
+
+What each class gains and loses, overall accuracy and macro F1, flips, calibration, and out-of-distribution flags.
+"""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
@@ -7,23 +10,26 @@ from typing import Generic, Literal, TypeVar
 import numpy as np
 
 from endocil.metrics.intervals import Change, Distance, Figure, Resampled, Share, effective_number
+from endocil.metrics.reliability import Bin, calibration_measure, errors_by_chance, reliability
 from endocil.metrics.statistics import (
-    BLOCK,
     Bools,
-    Floats,
-    Indices,
     Measure,
     accuracy_measure,
     bootstrap_p,
+    combined,
     macro_f1_measure,
     mcnemar_p,
     observed,
 )
-from endocil.model.calibration import BINS
-from endocil.release.versions import Versions, View
+from endocil.release.versions import AlignedPredictions, Versions
+
+RESAMPLES = 10_000  # the ends of an interval that is corrected for many classes lie far out
+CHANCE_RESAMPLES = 2_000  # of calibration errors that chance alone makes
 
 F = TypeVar("F", bound=Figure)
 C = TypeVar("C", bound=Figure)
+Status = Literal["known", "new", "dropped"]
+Selections = Mapping[Hashable, tuple[Bools, Bools]]  # name -> (correct, counted), (N,) each
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,33 +42,68 @@ class Pair(Generic[F, C]):
 
 
 Shares = Pair[Share, Change]
-Numbers = Pair[Resampled, Resampled]
 
 
-class Drawn:
-    """Shares and other measures, all resampled in one pass, then asked for by their names."""
+@dataclass(frozen=True, eq=False)
+class ClassChange:
+    name: str
+    status: Status
+    images: int
+    groups: int  # of these images; as many as images where no groups are known
+    sensitivity: Shares
+    specificity: Shares  # on the images of classes that the old version knows
+    specificity_all: Shares  # on all images
+
+
+@dataclass(frozen=True, eq=False)
+class Flags:
+    """Shares of images flagged as out of distribution."""
+
+    where: str  # images of classes that are known to the old version, new, or known to neither
+    old: Share | None
+    new: Share | None
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    versions: Versions
+    classes: tuple[ClassChange, ...]
+    accuracy: Shares  # on the images of classes that the old version knows, as all that follows
+    macro_f1: Pair[Resampled, Resampled]  # over the classes that the old version knows
+    accuracy_all: Share  # of the new version, on all images
+    positive: Share  # flips: old wrong, new correct
+    negative: Share
+    p_exact: float  # McNemar's test; images count as independent
+    p_by_group: float | None  # the bootstrap's, where there are groups
+    calibration: Pair[Distance, Resampled]
+    calibration_all: Distance  # of the new version, on all images
+    reliability: tuple[tuple[Bin, ...], tuple[Bin, ...]]  # of the old and of the new version
+    flags: tuple[Flags, ...]
+
+
+class ResampledMeasures:
+    """Named shares and other measures, all resampled in one pass."""
 
     def __init__(
         self,
         versions: Versions,
         metric: str,
         resamples: int,
-        shares: Mapping[Hashable, tuple[Bools, Bools]],
+        shares: Selections,
         measures: Mapping[Hashable, Measure] | None = None,
     ) -> None:
-        """`shares`: which images are right, and which are counted; `metric` as in `CommonTestSet.resampling`."""
+        """`metric` as in `CommonTestSet.resampling`."""
         self.units = versions.tested.units
         self.shares = dict(shares)
-        self.measures = {name: accuracy_measure(*asked) for name, asked in shares.items()} | dict(
-            measures or {}
-        )
+        self.measures = {name: accuracy_measure(*share) for name, share in shares.items()}
+        self.measures |= dict(measures or {})
         values = versions.tested.resampling(metric, resamples).values(list(self.measures.values()))  # (R, M)
         self.drawn = dict(zip(self.measures, values.T, strict=True))
 
     def share(self, name: Hashable) -> Share:
-        right, counted = self.shares[name]
-        n = int(counted.sum())
-        return Share(int((right & counted).sum()), n, effective_number(self.units, counted), self.drawn[name])
+        correct, counted = self.shares[name]
+        n, effective = int(counted.sum()), effective_number(self.units, counted)
+        return Share(int((correct & counted).sum()), n, effective, self.drawn[name])
 
     def pair(self, old: Hashable, new: Hashable) -> Shares:
         """Two shares of the same images."""
@@ -80,231 +121,128 @@ class Drawn:
         return Resampled(after.value - before.value, n, after.drawn - before.drawn)
 
 
-# Is what a model calls 80 % right in 80 % of the cases? Bins of confidence, and the expected calibration error.
-
-
-@dataclass(frozen=True)
-class Bin:
-    """Images whose predicted class has a probability between low and high; both numbers in percent."""
-
-    low: float
-    high: float
-    images: int
-    confidence: float  # mean
-    right: float  # share
-
-
-def calibration_measure(confidence: Floats, right: Bools, counted: Bools) -> Measure:
-    """Expected calibration error in points; a sum over bins of distances of sums, so that it can be resampled."""
-    which = np.eye(BINS)[_bins(confidence)] * counted[:, None]  # (N, BINS)
-    tally = np.concatenate([which * (right - confidence)[:, None], counted[:, None]], axis=1)
-
-    def value(sums: Floats) -> Floats:
-        n = sums[:, -1]
-        return np.where(n > 0, 100 * np.abs(sums[:, :-1]).sum(axis=1) / np.maximum(n, 1), np.nan)
-
-    return Measure(tally.astype(np.float32), value)
-
-
-def errors_by_chance(confidence: Floats, resamples: int, seed: int = 0) -> Floats:
-    """(R,) the errors that these confidences show where each of them is true: a few images never look calibrated."""
-    which = np.eye(BINS, dtype=np.float32)[_bins(confidence)]
-    random = np.random.default_rng(seed)
-    rows = max(1, BLOCK // len(confidence))
-    found = []
-    for start in range(0, resamples, rows):
-        n = min(rows, resamples - start)
-        right = random.random((n, len(confidence)), dtype=np.float32) < confidence
-        gaps = (right - confidence).astype(np.float32) @ which  # (n, BINS)
-        found.append(100 * np.abs(gaps).sum(axis=1) / len(confidence))
-    return np.concatenate(found).astype(float)
-
-
-def reliability(confidence: Floats, right: Bools) -> tuple[Bin, ...]:
-    """The bins that hold images."""
-    where = _bins(confidence)
-    return tuple(
-        Bin(
-            100 * b / BINS,
-            100 * (b + 1) / BINS,
-            int(own.sum()),
-            100 * float(confidence[own].mean()),
-            100 * float(right[own].mean()),
-        )
-        for b in range(BINS)
-        if (own := where == b).any()
-    )
-
-
-def _bins(confidence: Floats) -> Indices:
-    return np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
-
-
-# Two versions of a model on the same test images: what each class gains and loses, flips, calibration, flags.
-
-RESAMPLES = 10_000  # the ends of an interval that is corrected for many classes lie far out
-CHANCES = 2_000  # of errors that chance alone makes
-Status = Literal["known", "new", "dropped"]
-Calibrations = Pair[Distance, Resampled]
-
-
-@dataclass(frozen=True, eq=False)
-class ClassChange:
-    name: str
-    status: Status
-    images: int
-    groups: int  # that hold them; as many as images where none are known
-    sensitivity: Shares
-    specificity: Shares  # on the images of classes that the old version knows
-    specificity_all: Shares  # on all images
-
-
-@dataclass(frozen=True, eq=False)
-class Flags:
-    """Shares of images flagged as unlike anything learned."""
-
-    where: str
-    old: Share | None
-    new: Share | None
-
-
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    versions: Versions
-    classes: tuple[ClassChange, ...]
-    accuracy: Shares  # on the images of classes that the old version knows, as all that follows
-    macro_f1: Numbers  # over the classes that the old version knows
-    accuracy_all: Share  # the new version's, on all images
-    positive: Share  # flips: old wrong, new right
-    negative: Share
-    p_exact: float  # McNemar's test; images count as independent
-    p_by_group: float | None  # the bootstrap's, where there are groups
-    calibration: Calibrations
-    calibration_all: Distance  # the new version's, on all images
-    reliability: tuple[tuple[Bin, ...], tuple[Bin, ...]]  # of the old and of the new version
-    flags: tuple[Flags, ...]
-
-
 def compare(versions: Versions, resamples: int = RESAMPLES) -> Comparison:
-    """All figures; classes keep their sizes in the resamples of what belongs to a class, and of macro F1."""
+    """All figures. Resamples keep the sizes of the classes for figures of classes and for macro F1."""
     old, new, base = versions.old, versions.new, versions.base
-    by_class = Drawn(versions, "f1", resamples, _class_shares(versions), _f1_measures(versions))
-    mixed = Drawn(versions, "accuracy", resamples, _mixed_shares(versions), _error_measures(versions))
-    accuracy, n = mixed.pair("old", "new"), int(base.sum())
+    by_class = ResampledMeasures(versions, "f1", resamples, _class_shares(versions), _f1_measures(versions))
+    overall = ResampledMeasures(
+        versions,
+        "accuracy",
+        resamples,
+        _overall_shares(versions),
+        {
+            "error old": calibration_measure(old.confidence, old.correct, base),
+            "error new": calibration_measure(new.confidence, new.correct, base),
+            "error all": calibration_measure(new.confidence, new.correct, versions.every),
+        },
+    )
+    accuracy, n = overall.pair("old", "new"), int(base.sum())
     assert accuracy.change is not None
     return Comparison(
         versions,
-        tuple(_class(versions, c, by_class) for c in range(len(versions.classes))),
+        tuple(_class_change(versions, c, by_class) for c in range(len(versions.classes))),
         accuracy,
         Pair(
             by_class.number("f1 old", n), by_class.number("f1 new", n), by_class.change("f1 old", "f1 new", n)
         ),
-        mixed.share("new on all"),
-        mixed.share("positive"),
-        mixed.share("negative"),
-        mcnemar_p(old.right[base], new.right[base]),
+        overall.share("new on all"),
+        overall.share("positive"),
+        overall.share("negative"),
+        mcnemar_p(old.correct[base], new.correct[base]),
         bootstrap_p(accuracy.change.drawn) if versions.tested.grouped else None,
         Pair(
-            _error(mixed.number("error old", n), old, base),
-            _error(mixed.number("error new", n), new, base),
-            mixed.change("error old", "error new", n),
+            _calibration_error(overall.number("error old", n), old, base),
+            _calibration_error(overall.number("error new", n), new, base),
+            overall.change("error old", "error new", n),
         ),
-        _error(mixed.number("error all", len(base)), new, versions.every),
+        _calibration_error(overall.number("error all", len(base)), new, versions.every),
         (
-            reliability(old.confidence[base], old.right[base]),
-            reliability(new.confidence[base], new.right[base]),
+            reliability(old.confidence[base], old.correct[base]),
+            reliability(new.confidence[base], new.correct[base]),
         ),
-        _flags(versions, mixed),
+        _flags(versions, overall),
     )
 
 
-def _class_shares(versions: Versions) -> dict[Hashable, tuple[Bools, Bools]]:
-    labels, shares = versions.tested.labels, dict[Hashable, tuple[Bools, Bools]]()
+def _class_shares(versions: Versions) -> Selections:
+    shares = dict[Hashable, tuple[Bools, Bools]]()
     for c in range(len(versions.classes)):
-        own = labels == c
-        for which, view in (("old", versions.old), ("new", versions.new)):
-            shares[c, "sensitivity", which] = (view.right, own)
-            shares[c, "specificity", which] = (view.predicted != c, versions.base & ~own)
-            shares[c, "specificity_all", which] = (view.predicted != c, ~own)
+        own = versions.tested.labels == c
+        for version, rows in (("old", versions.old), ("new", versions.new)):
+            shares[c, "sensitivity", version] = (rows.correct, own)
+            shares[c, "specificity", version] = (rows.predicted != c, versions.base & ~own)
+            shares[c, "specificity_all", version] = (rows.predicted != c, ~own)
     return shares
 
 
-def _class(versions: Versions, c: int, drawn: Drawn) -> ClassChange:
+def _f1_measures(versions: Versions) -> dict[Hashable, Measure]:
+    """Macro F1 over the classes of the old version that have images.
+
+    A prediction of another class is a miss of the image's own class, and a false alarm of none: all other classes
+    share one extra index without hits, so the mean over n + 1 classes is scaled to one over n."""
+    present = np.flatnonzero(
+        np.bincount(versions.tested.labels[versions.base], minlength=len(versions.classes))
+    )
+    n = len(present)
+    index = np.full(len(versions.classes), n)
+    index[present] = np.arange(n)
+    labels = index[versions.tested.labels]
+    return {
+        f"f1 {version}": combined(
+            [((n + 1) / n, macro_f1_measure(labels, index[rows.predicted], n + 1, versions.base))]
+        )
+        for version, rows in (("old", versions.old), ("new", versions.new))
+    }
+
+
+def _overall_shares(versions: Versions) -> Selections:
+    old, new, base = versions.old, versions.new, versions.base
+    shares: dict[Hashable, tuple[Bools, Bools]] = {
+        "old": (old.correct, base),
+        "new": (new.correct, base),
+        "new on all": (new.correct, versions.every),
+        "positive": (~old.correct & new.correct, base),
+        "negative": (old.correct & ~new.correct, base),
+    }
+    for version, rows in (("old", old), ("new", new)):
+        for where, counted in (("known", base), ("new", ~base)):
+            if rows.out_of_distribution is not None:
+                shares["flags", where, version] = (rows.out_of_distribution, counted)
+    return shares
+
+
+def _class_change(versions: Versions, c: int, resampled: ResampledMeasures) -> ClassChange:
     in_old, in_new = bool(versions.old.known[c]), bool(versions.new.known[c])
     status: Status = "new" if not in_old else "known" if in_new else "dropped"
     own = versions.tested.labels == c
     groups = len(np.unique(versions.tested.units[own]))
     kinds = ("sensitivity", "specificity", "specificity_all")
-    pairs = [drawn.pair((c, kind, "old"), (c, kind, "new")) for kind in kinds]
+    pairs = [resampled.pair((c, kind, "old"), (c, kind, "new")) for kind in kinds]
     if not in_old:
         pairs = [Pair(None, pair.new, None) for pair in pairs]
     return ClassChange(versions.classes[c], status, int(own.sum()), groups, *pairs)
 
 
-def _f1_measures(versions: Versions) -> dict[Hashable, Measure]:
-    """The mean over the classes of the old version that have images; what is called otherwise is a miss of its own
-    class and no other's false alarm."""
-    there = np.flatnonzero(
-        np.bincount(versions.tested.labels[versions.base], minlength=len(versions.classes))
-    )
-    n = len(there)
-    place = np.full(len(versions.classes), n)  # the last place is for all that is called otherwise
-    place[there] = np.arange(n)
-    labels = place[versions.tested.labels]
-    return {
-        f"f1 {which}": _without_last(macro_f1_measure(labels, place[view.predicted], n + 1, versions.base), n)
-        for which, view in (("old", versions.old), ("new", versions.new))
-    }
-
-
-def _without_last(measure: Measure, n: int) -> Measure:
-    """The mean over n classes of one over n + 1, of which the last is none and has no hits."""
-    return Measure(measure.tally, lambda sums: measure.value(sums) * (n + 1) / n)
-
-
-def _mixed_shares(versions: Versions) -> dict[Hashable, tuple[Bools, Bools]]:
-    old, new, base = versions.old, versions.new, versions.base
-    shares: dict[Hashable, tuple[Bools, Bools]] = {
-        "old": (old.right, base),
-        "new": (new.right, base),
-        "new on all": (new.right, versions.every),
-        "positive": (~old.right & new.right, base),
-        "negative": (old.right & ~new.right, base),
-    }
-    for which, view in (("old", old), ("new", new)):
-        for where, counted in (("known", base), ("new", ~base)):
-            if view.unlike is not None:
-                shares["flags", where, which] = (view.unlike, counted)
-    return shares
-
-
-def _error_measures(versions: Versions) -> dict[Hashable, Measure]:
-    old, new = versions.old, versions.new
-    return {
-        "error old": calibration_measure(old.confidence, old.right, versions.base),
-        "error new": calibration_measure(new.confidence, new.right, versions.base),
-        "error all": calibration_measure(new.confidence, new.right, versions.every),
-    }
-
-
-def _error(number: Resampled, view: View, counted: Bools) -> Distance:
-    chance = errors_by_chance(view.confidence[counted], CHANCES)
+def _calibration_error(number: Resampled, rows: AlignedPredictions, counted: Bools) -> Distance:
+    chance = errors_by_chance(rows.confidence[counted], CHANCE_RESAMPLES)
     return Distance(number.value, number.n, number.drawn, chance)
 
 
-def _flags(versions: Versions, drawn: Drawn) -> tuple[Flags, ...]:
-    found = []
+def _flags(versions: Versions, resampled: ResampledMeasures) -> tuple[Flags, ...]:
+    flags = []
     for where, counted in (("known", versions.base), ("new", ~versions.base)):
-        names = [("flags", where, which) for which in ("old", "new")]
+        names = [("flags", where, version) for version in ("old", "new")]
         if counted.any():
-            found.append(
-                Flags(where, *(drawn.share(name) if name in drawn.shares else None for name in names))
+            shares = [resampled.share(name) if name in resampled.shares else None for name in names]
+            flags.append(Flags(where, *shares))
+    if versions.left_out:  # in no resample
+        flags.append(
+            Flags(
+                "neither",
+                *(
+                    None if own is None else Share(int(own.sum()), len(own), len(own), np.full(1, np.nan))
+                    for own in versions.left_out_flags
+                ),
             )
-    if versions.left_out:
-        found.append(Flags("neither", *(_plain_share(flags) for flags in versions.left_out_flags)))
-    return tuple(found)
-
-
-def _plain_share(flags: Bools | None) -> Share | None:
-    """Images that are left out belong to no resample."""
-    return None if flags is None else Share(int(flags.sum()), len(flags), len(flags), np.full(1, np.nan))
+        )
+    return tuple(flags)

@@ -1,4 +1,7 @@
-"""The rules of a gate (gate.toml): strict, so that a misspelt rule is refused and never silently absent."""
+"""May the new version replace the old one? Rules (gate.toml) and the figures of a comparison give checks and a verdict.
+
+The rules are read strictly: a misspelt rule is an error and never silently absent.
+"""
 
 import tomllib
 from collections.abc import Iterator, Sequence
@@ -9,14 +12,32 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from endocil.errors import EndocilError
+from endocil.errors import SettingsError
 from endocil.html.markup import number
 from endocil.io.files import read_whole
 from endocil.metrics.intervals import Change, Figure, Interval, Share
 from endocil.release.compare import ClassChange, Comparison
 
+MAX_NAMED = 3  # classes in a line of the verdict
+QUANTITIES = {  # what a rule limits
+    "smallest_sensitivity": "sensitivity",
+    "smallest_specificity": "specificity",
+    "largest_loss_of_sensitivity": "loss of sensitivity",
+    "largest_loss_of_specificity": "loss of specificity",
+    "largest_loss_of_accuracy": "loss of accuracy",
+    "largest_loss_of_macro_f1": "loss of macro F1",
+    "largest_share_of_negative_flips": "share of negative flips",
+    "largest_calibration_error": "calibration error",
+    "largest_rise_of_calibration_error": "rise of the calibration error",
+    "largest_share_of_flags": "share of images flagged as out of distribution",
+    "smallest_number": "test images",
+    "unknown_classes": "images of classes that neither version knows",
+    "unreadable": "test images that cannot be read",
+    "inside_a_model": "test images that a model contains",
+}
+
 Refuse = Literal["unless_shown_harmless", "if_shown_harmful"]
-Otherwise = Literal["refuse", "leave_out"]
+Action = Literal["refuse", "leave_out"]
 Percent = Annotated[float, Field(ge=0, le=100)]  # or points of it
 
 
@@ -25,11 +46,11 @@ class _Section(BaseModel):
 
 
 class ImageRules(_Section):
-    """What the test images must be."""
+    """Of the test images."""
 
-    unknown_classes: Otherwise = "refuse"  # of classes that neither version knows
-    unreadable: Otherwise = "refuse"
-    inside_a_bundle: Otherwise = "refuse"  # that a version has learned from or was calibrated on
+    unknown_classes: Action = "refuse"  # of classes that neither version knows
+    unreadable: Action = "refuse"
+    inside_a_model: Action = "refuse"  # that a version has learned from or was calibrated on
     smallest_number: int | None = Field(None, ge=1)  # of each class
 
 
@@ -75,28 +96,28 @@ def read_rules(path: Path) -> Rules:
     try:
         values = tomllib.loads(read_whole(path).decode("utf-8"))
     except OSError as error:
-        raise EndocilError(f"cannot read the rules {path}: {error.strerror or error}") from error
+        raise SettingsError(f"cannot read the rules {path}: {error.strerror or error}") from error
     except UnicodeDecodeError:
-        raise EndocilError(f"the rules {path} are no text in UTF-8; save the file as UTF-8") from None
+        raise SettingsError(f"the rules {path} are not UTF-8 text; save the file as UTF-8") from None
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise EndocilError(f"the rules {path} are not valid TOML: {error}") from error
+        raise SettingsError(f"the rules {path} are not valid TOML: {error}") from error
     try:
         rules = Rules.model_validate(values)
     except ValidationError as error:
-        found = "; ".join(_problem(each) for each in error.errors()[:3])
-        raise EndocilError(f"the rules {path}: {found}") from None
+        problems = "; ".join(_problem(problem) for problem in error.errors()[:3])
+        raise SettingsError(f"the rules {path}: {problems}") from None
     if not rules.limits:
         known = ", ".join(sorted(ClassRules.model_fields.keys() - {"refuse"}))
-        raise EndocilError(
+        raise SettingsError(
             f"the rules {path} set no limit, so every release would pass; set one, such as one of {known} in "
             f"[every_class]"
         )
     return rules
 
 
-def _problem(found: Any) -> str:
-    place = [str(part) for part in found["loc"]]
-    if found["type"] == "extra_forbidden":
+def _problem(error: Any) -> str:
+    place = [str(part) for part in error["loc"]]
+    if error["type"] == "extra_forbidden":
         sections: dict[str, type[BaseModel]] = {
             "images": ImageRules,
             "every_class": ClassRules,
@@ -108,33 +129,13 @@ def _problem(found: Any) -> str:
         known = ", ".join(sorted(field.alias or name for name, field in section.model_fields.items()))
         inside = f" in [{'.'.join(place[:-1])}]" if len(place) > 1 else ""
         return f"unknown key '{place[-1]}'{inside}; known: {known}"
-    message = found["msg"][0].lower() + found["msg"][1:]
-    return f"{'.'.join(place)}: {message}, got {str(found['input'])[:80]!r}"
-
-
-# Which limits the rules of a gate set, and the figures of a comparison that they are about.
-
-QUANTITIES = {  # what a key limits, in words
-    "smallest_sensitivity": "sensitivity",
-    "smallest_specificity": "specificity",
-    "largest_loss_of_sensitivity": "loss of sensitivity",
-    "largest_loss_of_specificity": "loss of specificity",
-    "largest_loss_of_accuracy": "loss of accuracy",
-    "largest_loss_of_macro_f1": "loss of macro F1",
-    "largest_share_of_negative_flips": "share of negative flips",
-    "largest_calibration_error": "calibration error",
-    "largest_rise_of_calibration_error": "rise of the calibration error",
-    "largest_share_of_flags": "share of images flagged as unlike anything learned",
-    "smallest_number": "test images",
-    "unknown_classes": "images of classes that neither version knows",
-    "unreadable": "test images that cannot be read",
-    "inside_a_bundle": "test images that lie inside a bundle",
-}
+    message = error["msg"][0].lower() + error["msg"][1:]
+    return f"{'.'.join(place)}: {message}, got {str(error['input'])[:80]!r}"
 
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit to be held against one figure."""
+    """One limit and the figure it applies to."""
 
     section: str
     key: str
@@ -145,29 +146,29 @@ class Limit:
 
 
 def limits_of(rules: Rules, comparison: Comparison) -> list[Limit]:
-    """All of them; rules about classes that nobody knows are refused."""
-    _refuse_strange_classes(rules, comparison)
+    """All limits; rules of classes that neither version knows are errors."""
+    _check_class_names(rules, comparison)
     return [*_class_limits(rules, comparison), *_overall_limits(rules, comparison)]
 
 
-def _refuse_strange_classes(rules: Rules, comparison: Comparison) -> None:
+def _check_class_names(rules: Rules, comparison: Comparison) -> None:
     status = {each.name: each.status for each in comparison.classes}
     for name, own in rules.class_.items():
         if name not in status:
             known = ", ".join(list(status)[:12])
-            raise EndocilError(
+            raise SettingsError(
                 f"the rules name the class '{name}', which neither version knows; known: {known}"
             )
-        lost = [key for key, value in own if key.startswith("largest_loss") and value is not None]
-        if status[name] == "new" and lost:
-            raise EndocilError(
-                f"the rules limit {lost[0]} of '{name}', which the old version does not know, so nothing can be "
+        losses = [key for key, value in own if key.startswith("largest_loss") and value is not None]
+        if status[name] == "new" and losses:
+            raise SettingsError(
+                f"the rules limit {losses[0]} of '{name}', which the old version does not know, so nothing can be "
                 f"lost; give smallest_sensitivity or smallest_specificity"
             )
 
 
 def _class_limits(rules: Rules, comparison: Comparison) -> Iterator[Limit]:
-    """A limit for a named class goes before the one for every class."""
+    """The limit of a named class overrides that of every class."""
     for each in comparison.classes:
         common = "new_classes" if each.status == "new" else "every_class"
         general, own = getattr(rules, common), rules.class_.get(each.name, ClassRules())
@@ -201,11 +202,6 @@ def _overall_limits(rules: Rules, comparison: Comparison) -> Iterator[Limit]:
             yield Limit("overall", key, "", limit, figure, rules.overall.refuse or rules.refuse)
 
 
-# May the new version take the old one's place? Rules and figures to checks that pass or fail, and a verdict.
-
-NAMED = 3  # classes in a line of the verdict
-
-
 @dataclass(frozen=True)
 class Check:
     section: str
@@ -213,13 +209,13 @@ class Check:
     about: str  # the class; "" for all images
     limit: float
     value: float | None
-    interval: Interval | None  # None: a count, which is what it is
+    interval: Interval | None  # None: a count
     level: float | None  # of the interval
     images: int
     refuse: Refuse | None
     passed: bool
     harm_shown: bool  # the whole interval lies on the bad side
-    said: str  # the numbers, and why
+    explanation: str
 
 
 @dataclass(frozen=True)
@@ -236,13 +232,13 @@ class Verdict:
         if not failed:
             return f"PASS: {_checks(n)} of the rules {'holds' if n == 1 else 'hold'}."
         parts = []
-        for key, same in groupby(sorted(failed, key=_order), key=lambda check: check.key):
-            names = [check.about for check in same if check.about]
-            more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
-            parts.append(QUANTITIES[key] + (f" ({', '.join(names[:NAMED])}{more})" if names else ""))
+        for key, checks in groupby(sorted(failed, key=_order), key=lambda check: check.key):
+            names = [check.about for check in checks if check.about]
+            more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
+            parts.append(QUANTITIES[key] + (f" ({', '.join(names[:MAX_NAMED])}{more})" if names else ""))
         fail = "fails" if len(failed) == 1 else "fail"
-        shown = sum(check.harm_shown for check in failed)
-        harm = f" Harm is shown in {shown:,} of them." if shown else ""
+        harmful = sum(check.harm_shown for check in failed)
+        harm = f" Harm is shown in {harmful:,} of them." if harmful else ""
         return f"REFUSED: {len(failed):,} of {_checks(n)} {fail}: {'; '.join(parts)}.{harm}"
 
 
@@ -255,30 +251,31 @@ def _checks(n: int) -> str:
 
 
 def judge(rules: Rules, comparison: Comparison, unreadable: int = 0, inside: int = 0) -> Verdict:
-    """Every check that the rules ask for; `unreadable` and `inside` are numbers of test images that cannot
-    be read, and that lie inside a bundle."""
+    """Every check of the rules; `unreadable` and `inside` are numbers of test images that cannot be read, and that a
+    model contains."""
     limits = limits_of(rules, comparison)
     return Verdict(
         (
-            *_image_checks(rules, comparison, {"unreadable": unreadable, "inside_a_bundle": inside}),
-            *(_checked(limit, _level(rules, limit, limits)) for limit in limits),
+            *_image_checks(rules, comparison, {"unreadable": unreadable, "inside_a_model": inside}),
+            *(_check(limit, _level(rules, limit, limits)) for limit in limits),
         )
     )
 
 
 def _level(rules: Rules, limit: Limit, limits: Sequence[Limit]) -> float:
-    """Bonferroni: the chance of an error is shared by the classes that a key is about."""
-    alike = sum(other.key == limit.key for other in limits) if rules.correction == "bonferroni" else 1
-    return 1 - (1 - rules.confidence) / alike
+    """Bonferroni: the chance of an error is divided by the number of classes that have this limit."""
+    n = sum(other.key == limit.key for other in limits) if rules.correction == "bonferroni" else 1
+    return 1 - (1 - rules.confidence) / n
 
 
-def _checked(limit: Limit, level: float) -> Check:
+def _check(limit: Limit, level: float) -> Check:
     figure, key = limit.figure, limit.key
-    n = figure.n if figure else 0
-    if figure is None or not n:
+    rule = (limit.section, key, limit.about, limit.limit)
+    if figure is None or not figure.n:
         passed = limit.refuse == "if_shown_harmful"
-        why = "the new version has no such flag" if key == "largest_share_of_flags" else "no test images"
-        return _check(limit, None, None, level, 0, passed, False, f"{why}, so nothing is shown")
+        reason = "the new version has no such flag" if key == "largest_share_of_flags" else "no test images"
+        text = f"{reason}, so nothing is shown"
+        return Check(*rule, None, None, level, 0, limit.refuse, passed, False, text)
     value, (low, high) = figure.value, figure.interval(level)
     if key.startswith("largest_loss"):
         value, low, high = -value, -high, -low
@@ -286,55 +283,39 @@ def _checked(limit: Limit, level: float) -> Check:
     good = low >= limit.limit if smallest else high <= limit.limit
     bad = high < limit.limit if smallest else low > limit.limit
     passed = good if limit.refuse == "unless_shown_harmless" else not bad
-    said = _said(limit, figure, level, (value, low, high), good, bad)
-    return _check(limit, value, (low, high), level, n, passed, bad, said)
+    text = _explanation(limit, figure, level, (value, low, high), good, bad)
+    return Check(*rule, value, (low, high), level, figure.n, limit.refuse, passed, bad, text)
 
 
-def _check(
-    limit: Limit,
-    value: float | None,
-    interval: Interval | None,
-    level: float,
-    n: int,
-    passed: bool,
-    harm_shown: bool,
-    said: str,
-) -> Check:
-    rule = (limit.section, limit.key, limit.about, limit.limit)
-    return Check(*rule, value, interval, level, n, limit.refuse, passed, harm_shown, said)
-
-
-def _said(
+def _explanation(
     limit: Limit, figure: Figure, level: float, numbers: tuple[float, float, float], good: bool, bad: bool
 ) -> str:
     """What is shown, what is not, and how many images would show it."""
     value, low, high = numbers
     smallest = limit.key.startswith("smallest")
-    wanted = f"{'at least' if smallest else 'at most'} {limit.limit:g}"
-    told = f"{number(value)} ({number(low)} to {number(high)}) on {figure.n:,} images"
+    bound = f"{'at least' if smallest else 'at most'} {limit.limit:g}"
+    measured = f"{number(value)} ({number(low)} to {number(high)}) on {figure.n:,} images"
     if good:
-        return f"{told}: shown to be {wanted}"
+        return f"{measured}: shown to be {bound}"
     if bad:
-        return f"{told}: shown to be {'below' if smallest else 'above'} {limit.limit:g}"
+        return f"{measured}: shown to be {'below' if smallest else 'above'} {limit.limit:g}"
     if (value < limit.limit) if smallest else (value > limit.limit):
-        return f"{told}: is not {wanted}, which may be chance"
+        return f"{measured}: is not {bound}, which may be chance"
     needed = figure.needed(limit.limit, level) if isinstance(figure, (Share, Change)) else None
-    more = f"; if more images said the same, about {needed:,} would show it" if needed else ""
-    return f"{told}: not shown to be {wanted}{more}"
+    more = f"; about {needed:,} images with the same result would show it" if needed else ""
+    return f"{measured}: not shown to be {bound}{more}"
 
 
 def _image_checks(rules: Rules, comparison: Comparison, left_out: dict[str, int]) -> Iterator[Check]:
     counts = {"unknown_classes": len(comparison.versions.left_out), **left_out}
     for key, n in counts.items():
         if getattr(rules.images, key) == "refuse":
-            yield _counted(key, "", 0, n, n == 0)
+            yield _count_check(key, "", 0, n, n == 0)
     if (smallest := rules.images.smallest_number) is not None:
         for each in comparison.classes:
-            yield _counted("smallest_number", each.name, smallest, each.images, each.images >= smallest)
+            yield _count_check("smallest_number", each.name, smallest, each.images, each.images >= smallest)
 
 
-def _counted(key: str, about: str, limit: int, n: int, passed: bool) -> Check:
-    wanted = f"at least {limit:,}" if key == "smallest_number" else "none"
-    return Check(
-        "images", key, about, limit, n, None, None, n, None, passed, False, f"{n:,}; wanted: {wanted}"
-    )
+def _count_check(key: str, about: str, limit: int, n: int, passed: bool) -> Check:
+    text = f"{n:,}; expected {f'at least {limit:,}' if key == 'smallest_number' else 'none'}"
+    return Check("images", key, about, limit, n, None, None, n, None, passed, False, text)

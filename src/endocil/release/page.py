@@ -6,7 +6,7 @@ from typing import Any
 from endocil.html.charts import Axis, Series, interval_chart, line_chart, sample
 from endocil.html.markup import number, render_page
 from endocil.html.tables import NUMERIC, Cell, PageTable, Row, head_cells, text_table
-from endocil.model.disclaimer import NOTICE
+from endocil.model.disclaimer import DISCLAIMER
 from endocil.release.gate import QUANTITIES
 
 Record = dict[str, Any]
@@ -25,7 +25,7 @@ IMAGES_OF = {
 LEFT_OUT = {  # key of the record -> why, and the column beside the image
     "unknown_classes": ("of a class that neither version knows", "class"),
     "unreadable": ("not readable", "reason"),
-    "inside_a_bundle": ("found inside a bundle, as exemplar or held-out image, and so no test", "version"),
+    "inside_a_model": ("found inside a model, as exemplar or held-out image, and so no test", "version"),
 }
 NAVIGATION = {
     "rules": "The rules",
@@ -34,7 +34,7 @@ NAVIGATION = {
     "lost": "Negative flips",
     "won": "Positive flips",
     "calibration": "Is confidence true?",
-    "flags": "Flagged as unlike anything learned",
+    "flags": "Flagged as out of distribution",
     "left-out": "Images left out",
     "method": "How the numbers are made",
 }
@@ -46,7 +46,7 @@ def gate_page(record: Record, picture: Picture | None = None) -> str:
     return render_page(
         "endocil.release",
         title=f"{record['new']['file']} in place of {record['old']['file']}?",
-        disclaimer=NOTICE,
+        disclaimer=DISCLAIMER,
         navigation=[(name, text) for name, text in NAVIGATION.items() if name != "left-out" or left_out],
         verdict={"pass": "pass", "refused": "refused"}.get(record["verdict"], ""),
         line=record["line"],
@@ -90,7 +90,7 @@ def _check(check: Record) -> dict[str, Any]:
         "passed": check["passed"],
         "about": f"{check['about']}: {quantity}" if check["about"] else quantity[0].upper() + quantity[1:],
         "limit": f"{'≥' if check['key'].startswith('smallest') else '≤'}\N{NO-BREAK SPACE}{check['limit']:g}",
-        "measured": check["said"],
+        "measured": check["explanation"],
         "section": check["section"],
         "refuse": refuse.replace("_", " "),
     }

@@ -1,4 +1,4 @@
-"""What two versions of a model say of the same test images, as arrays, and which images can be compared."""
+"""Two versions of a model on the same test images: which images can be compared, and both predictions as arrays."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -13,44 +13,48 @@ from endocil.data.inputs import folder_or_list
 from endocil.data.splits import TEST
 from endocil.data.table import ImageTable
 from endocil.datasets import load_table
-from endocil.errors import EndocilError
+from endocil.errors import DataError, SettingsError
 from endocil.metrics.statistics import Bools, Floats, Indices
 from endocil.model.inference import Predicted
-from endocil.model.model import Model as Bundle
+from endocil.model.model import Model
 from endocil.model.predictions import Head
 from endocil.runs.paired_predictions import CommonTestSet
 from endocil.settings.settings import load_settings
 
-
-@dataclass(frozen=True, eq=False)
-class Said:
-    """One version on N images."""
-
-    classes: tuple[str, ...]  # the ones it can name
-    predicted: Indices  # (N,) into classes
-    confidence: Floats  # (N,) the probability of the predicted class
-    unlike: Bools | None  # (N,) flagged as unlike anything learned; None: it has no such flag
-    calibrated: bool
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Labelled:
-    """The N images that both were shown."""
+class TestImages:
+    """N images with the names of their classes and groups."""
+
+    __test__ = False  # not a test of pytest's
 
     images: tuple[str, ...]
-    names: tuple[str, ...]  # of their classes
+    class_names: tuple[str, ...]
     groups: tuple[str, ...]  # "" where unknown
 
 
 @dataclass(frozen=True, eq=False)
-class View:
-    """One version on the images whose class at least one version knows."""
+class VersionPredictions:
+    """One version on N images, by its own classes."""
 
-    known: Bools  # (C,) of all classes, the ones it can name
-    predicted: Indices  # (N,) into all classes
+    classes: tuple[str, ...]
+    predicted: Indices  # (N,) into classes
+    confidence: Floats  # (N,) the probability of the predicted class
+    out_of_distribution: Bools | None  # (N,); None: it flags nothing
+    calibrated: bool
+
+
+@dataclass(frozen=True, eq=False)
+class AlignedPredictions:
+    """One version on the images of classes that at least one version knows, by the classes of both."""
+
+    known: Bools  # (C,) the classes it knows
+    predicted: Indices  # (N,) into the classes of both
     confidence: Floats  # (N,)
-    right: Bools  # (N,)
-    unlike: Bools | None  # (N,)
+    correct: Bools  # (N,)
+    out_of_distribution: Bools | None  # (N,)
     calibrated: bool
 
 
@@ -59,11 +63,11 @@ class Versions:
     """Two versions side by side. Classes: those of the old one, then those that only the new one knows."""
 
     tested: CommonTestSet
-    old: View
-    new: View
-    base: Bools  # (N,) images of classes that the old version knows: the ones on which both can be right
+    old: AlignedPredictions
+    new: AlignedPredictions
+    base: Bools  # (N,) images of classes that the old version knows, on which both can be correct
     left_out: tuple[tuple[str, str], ...]  # (image, class) of classes that neither knows
-    left_out_flags: tuple[Bools | None, Bools | None]  # what the two flag among them
+    left_out_flags: tuple[Bools | None, Bools | None]  # which of them the two flag as out of distribution
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -74,19 +78,19 @@ class Versions:
         return np.ones(len(self.base), dtype=np.bool_)
 
 
-def side_by_side(test: Labelled, old: Said, new: Said) -> Versions:
-    """Refused where the old version knows none of the classes: then there is nothing to compare."""
+def align(test: TestImages, old: VersionPredictions, new: VersionPredictions) -> Versions:
+    """Raises where the old version knows none of the classes: then there is nothing to compare."""
     classes = (*old.classes, *(name for name in new.classes if name not in set(old.classes)))
-    place = {name: i for i, name in enumerate(classes)}
-    kept = np.array([name in place for name in test.names], dtype=np.bool_)
-    labels = np.array([place.get(name, -1) for name in test.names], dtype=np.int64)[kept]
+    index = {name: i for i, name in enumerate(classes)}
+    known = np.array([name in index for name in test.class_names], dtype=np.bool_)
+    labels = np.array([index.get(name, -1) for name in test.class_names], dtype=np.int64)[known]
     if not np.any(labels < len(old.classes)) or not len(labels):
-        there = ", ".join(sorted(set(test.names))[:8]) or "none"
-        raise EndocilError(
-            f"the test images are of the classes {there}; none of these is known to the old version, which knows "
+        names = ", ".join(sorted(set(test.class_names))[:8]) or "none"
+        raise DataError(
+            f"the test images are of the classes {names}; none of these is known to the old version, which knows "
             f"{', '.join(old.classes[:8])}: give test images whose classes have its names"
         )
-    rows = np.flatnonzero(kept)
+    rows = np.flatnonzero(known)
     tested = CommonTestSet(
         tuple(test.images[row] for row in rows),
         classes,
@@ -96,84 +100,81 @@ def side_by_side(test: Labelled, old: Said, new: Said) -> Versions:
     )
     return Versions(
         tested,
-        _view(old, classes, labels, kept),
-        _view(new, classes, labels, kept),
+        _aligned(old, classes, labels, known),
+        _aligned(new, classes, labels, known),
         labels < len(old.classes),
-        tuple((test.images[row], test.names[row]) for row in np.flatnonzero(~kept)),
-        (_flags(old, ~kept), _flags(new, ~kept)),
+        tuple((test.images[row], test.class_names[row]) for row in np.flatnonzero(~known)),
+        (_flags(old, ~known), _flags(new, ~known)),
     )
 
 
-def _view(said: Said, classes: Sequence[str], labels: Indices, kept: Bools) -> View:
-    place = np.array([classes.index(name) for name in said.classes], dtype=np.int64)
-    predicted = place[said.predicted[kept]]
-    return View(
-        np.isin(np.arange(len(classes)), place),
+def _aligned(
+    own: VersionPredictions, classes: Sequence[str], labels: Indices, rows: Bools
+) -> AlignedPredictions:
+    index = np.array([classes.index(name) for name in own.classes], dtype=np.int64)
+    predicted = index[own.predicted[rows]]
+    return AlignedPredictions(
+        np.isin(np.arange(len(classes)), index),
         predicted,
-        said.confidence[kept],
+        own.confidence[rows],
         predicted == labels,
-        _flags(said, kept),
-        said.calibrated,
+        _flags(own, rows),
+        own.calibrated,
     )
 
 
-def _flags(said: Said, rows: Bools) -> Bools | None:
-    return None if said.unlike is None else said.unlike[rows]
+def _flags(own: VersionPredictions, rows: Bools) -> Bools | None:
+    return None if own.out_of_distribution is None else own.out_of_distribution[rows]
 
 
 def _units(images: Sequence[str], groups: Sequence[str]) -> Indices:
-    """Images of a group share a unit; an image without one is a unit of its own."""
+    """Images of a group form one unit; an image without a group is a unit of its own."""
     names = [
         f"group {group}" if group else f"image {image}" for image, group in zip(images, groups, strict=True)
     ]
     return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
-# Two bundles on test images: read, shown to both, and put side by side.
-
-Progress = Callable[[int, int], None]
-
-
 @dataclass(frozen=True)
-class Identity:
+class VersionInfo:
     """Which version it was."""
 
     file: str
     digest: str
     name: str
     classes: int
-    made: str
+    made: str  # UTC, ISO 8601
     calibrated: bool
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Examined:
-    """Two versions that saw the same images, and what became of the others."""
+class Evaluation:
+    """Both versions on all test images that can be compared, and the images that cannot."""
 
-    old: Identity
-    new: Identity
-    descends: bool  # the new version was made from the old one, step by step
+    old: VersionInfo
+    new: VersionInfo
+    is_descendant: bool  # the old version is an ancestor of the new one
     head: Head
     test: str
     table: ImageTable
     versions: Versions
     unreadable: tuple[tuple[str, str], ...]  # (image, reason)
-    inside: tuple[tuple[str, str], ...]  # (image, in which bundle it lies)
+    inside: tuple[tuple[str, str], ...]  # (image, version that contains it: old, new or both)
 
 
 def read_test(path: Path, changes: Sequence[str] = ()) -> ImageTable:
-    """A folder with a folder for each class, or a list; of a list with a split, the images of its test part."""
+    """A folder with one folder per class, or a CSV list; of a list with splits, the images of its test part."""
     data = load_settings({"data": folder_or_list(path, "test")}, changes).data
     table = load_table(data.name, data.options)
     if not any(table.parts):
         return table
     if TEST not in table.parts:
-        raise EndocilError(f"the list {path} has a split, but no image of the part {TEST}")
+        raise DataError(f"the list {path} has a split, but no image of the part {TEST}")
     return table.take([row for row, part in enumerate(table.parts) if part == TEST])
 
 
-def examine(
+def evaluate(
     old_path: Path,
     new_path: Path,
     test: Path,
@@ -184,86 +185,79 @@ def examine(
     device: str | torch.device | None = None,
     batch: int = 64,
     progress: Callable[[str], Progress | None] = lambda _: None,
-) -> Examined:
-    """Both bundles on the images of `test`; `changes` are settings of [data] for reading them."""
+) -> Evaluation:
+    """`changes` are settings of [data] for reading `test`; `progress` gets the name of each version."""
     table = read_test(test, changes)
-    bundles = [Bundle.load(path, trust=trust, device=device) for path in (old_path, new_path)]
-    shown = [
-        _shown(bundle, table, batch, progress(f"{which} version"))
-        for which, bundle in zip(("old", "new"), bundles, strict=True)
-    ]
-    old, new = bundles
-    (by_old, _), (by_new, _) = shown
-    inside = _inside(shown)
-    readable = (set(by_old.images) & set(by_new.images)) - {image for image, _ in inside}
-    rows = [row for row, image in enumerate(table.ids) if image in readable]
+    old, new = (Model.load(path, trust=trust, device=device) for path in (old_path, new_path))
+    old_rows, in_old = _predict(old, table, batch, progress("old version"))
+    new_rows, in_new = _predict(new, table, batch, progress("new version"))
+    comparable = (set(old_rows.images) & set(new_rows.images)) - in_old - in_new
+    rows = [row for row, image in enumerate(table.ids) if image in comparable]
     if not rows:
-        raise EndocilError(
+        raise DataError(
             f"none of the {len(table):,} test images can be read and is new to both versions; give other images"
         )
     kept = table.take(rows)
-    names = tuple(kept.classes[label] for label in kept.labels.tolist())
-    said = [_said(each, kept.ids, head, which) for each, which in ((by_old, "old"), (by_new, "new"))]
-    return Examined(
-        _identity(old_path, old),
-        _identity(new_path, new),
+    inside = (
+        dict.fromkeys(in_old, "old") | dict.fromkeys(in_new, "new") | dict.fromkeys(in_old & in_new, "both")
+    )
+    return Evaluation(
+        _info(old_path, old),
+        _info(new_path, new),
         old.digest in {version.parent for version in new.manifest.history},
         head,
         test.name or str(test),
         table,
-        side_by_side(Labelled(kept.ids, names, kept.groups), *said),
-        tuple(sorted(dict((*by_old.unreadable, *by_new.unreadable)).items())),
-        inside,
+        align(
+            TestImages(kept.ids, tuple(kept.classes[label] for label in kept.labels.tolist()), kept.groups),
+            _of_head(old_rows, kept.ids, head, "old"),
+            _of_head(new_rows, kept.ids, head, "new"),
+        ),
+        tuple(sorted(dict((*old_rows.unreadable, *new_rows.unreadable)).items())),
+        tuple(sorted(inside.items())),
     )
 
 
-def _identity(path: Path, bundle: Bundle) -> Identity:
-    manifest = bundle.manifest
+def _info(path: Path, model: Model) -> VersionInfo:
+    manifest = model.manifest
     made, calibrated = manifest.history[-1].made, manifest.calibration is not None
-    return Identity(
-        path.name, bundle.digest, manifest.name, len(bundle.classes), made, calibrated, bundle.notes
+    return VersionInfo(
+        path.name, model.digest, manifest.name, len(model.classes), made, calibrated, model.notes
     )
 
 
-def _shown(
-    bundle: Bundle, table: ImageTable, batch: int, progress: Progress | None
+def _predict(
+    model: Model, table: ImageTable, batch: int, progress: Progress | None
 ) -> tuple[Predicted, frozenset[str]]:
-    """What it says, and which of the images lie inside it, pixel for pixel."""
-    kept = {
-        _print(pixels)
-        for pictures in (bundle.content.exemplars, bundle.content.held_out)
-        for pixels in pictures.pixels
+    """Predictions, and the images that the model contains pixel for pixel, as exemplar or held-out image."""
+    contained = {
+        _pixel_digest(pixels) for images in (model.exemplars, model.held_out) for pixels in images.pixels
     }
-    found: set[str] = set()
+    inside: set[str] = set()
 
     def watch(names: tuple[str, ...], pixels: Tensor, _: Tensor) -> None:
-        found.update(name for name, own in zip(names, pixels, strict=True) if kept and _print(own) in kept)
+        if contained:
+            inside.update(
+                name for name, own in zip(names, pixels, strict=True) if _pixel_digest(own) in contained
+            )
 
-    return bundle.predict(table, batch=batch, progress=progress, watch=watch), frozenset(found)
+    return model.predict(table, batch=batch, progress=progress, watch=watch), frozenset(inside)
 
 
-def _print(pixels: Tensor) -> bytes:
+def _pixel_digest(pixels: Tensor) -> bytes:
     return hashlib.sha256(pixels.numpy().tobytes()).digest()
 
 
-def _inside(shown: Sequence[tuple[Predicted, frozenset[str]]]) -> tuple[tuple[str, str], ...]:
-    (_, old), (_, new) = shown
-    which = (
-        dict.fromkeys(old & new, "both") | dict.fromkeys(old - new, "old") | dict.fromkeys(new - old, "new")
-    )
-    return tuple(sorted(which.items()))
-
-
-def _said(predicted: Predicted, images: Sequence[str], head: Head, which: str) -> Said:
-    """Of these images alone, in this order."""
-    told = predicted.probabilities if head == "softmax" else predicted.mean_probabilities
-    if told is None:
-        raise EndocilError(
-            f"the {which} version has no nearest-mean head (its method keeps no class means); take --head softmax"
+def _of_head(rows: Predicted, images: Sequence[str], head: Head, version: str) -> VersionPredictions:
+    """The predictions of one head for these images, in this order."""
+    probabilities = rows.probabilities if head == "softmax" else rows.mean_probabilities
+    if probabilities is None:
+        raise SettingsError(
+            f"the {version} version has no nearest-mean head (its method keeps no class means); use --head softmax"
         )
-    row_of = {image: row for row, image in enumerate(predicted.images)}
-    rows = torch.tensor([row_of[image] for image in images], dtype=torch.int64)
-    first = (predicted.predicted if head == "softmax" else told.argmax(dim=1))[rows]
-    confidence = told[rows].double().gather(1, first[:, None])[:, 0]
-    unlike = None if predicted.unlike is None else predicted.unlike[rows].numpy()
-    return Said(predicted.classes, first.numpy(), confidence.numpy(), unlike, predicted.calibrated)
+    row_of = {image: row for row, image in enumerate(rows.images)}
+    order = torch.tensor([row_of[image] for image in images], dtype=torch.int64)
+    predicted = (rows.predicted if head == "softmax" else probabilities.argmax(dim=1))[order]
+    confidence = probabilities[order].double().gather(1, predicted[:, None])[:, 0]
+    flags = None if rows.out_of_distribution is None else rows.out_of_distribution[order].numpy()
+    return VersionPredictions(rows.classes, predicted.numpy(), confidence.numpy(), flags, rows.calibrated)

@@ -8,7 +8,7 @@ from typing import Any
 from endocil.errors import DataError, SettingsError
 from endocil.html.markup import render_page
 from endocil.io.files import write_atomically
-from endocil.model.disclaimer import NOTICE
+from endocil.model.disclaimer import DISCLAIMER
 from endocil.reports import sections
 from endocil.reports.averages import HEAD, Runs, confusions, mean
 from endocil.reports.budgets import budgets
@@ -90,7 +90,7 @@ def page(
     return render_page(
         "endocil.reports",
         title=title,
-        disclaimer=NOTICE,
+        disclaimer=DISCLAIMER,
         summary=what_was_run(groups),
         navigation=links,
         data=task_data(groups),

@@ -1,1 +1,1 @@
-"""Bundles over HTTP: an API, and a page for people, on this machine unless a token guards it."""
+"""Models over HTTP: an API for programs and a page for people; only local unless a token protects it."""

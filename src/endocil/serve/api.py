@@ -5,15 +5,16 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from endocil.serve import guard, messages
-from endocil.serve.guard import same
-from endocil.serve.limits import Refusal, unknown
-from endocil.serve.models import MOST_NEAREST, Loaded
+from endocil.serve import schemas
+from endocil.serve.errors import ApiError, not_found
+from endocil.serve.guard import API, COOKIE, Access, unauthorised
+from endocil.serve.models import MAX_NEAREST
 from endocil.serve.service import Service
-from endocil.serve.uploads import uploaded
+from endocil.serve.uploads import read_images
 
-TWELVE_HOURS = 12 * 3600
-Id = Annotated[str, Path(pattern="^model-[0-9]{1,4}$")]
+SESSION_SECONDS = 12 * 3600
+ModelId = Annotated[str, Path(pattern="^model-[0-9]{1,4}$")]
+OptionalModelId = Annotated[str | None, Query(pattern="^model-[0-9]{1,4}$")]
 FORM = {
     "requestBody": {
         "required": True,
@@ -38,51 +39,50 @@ FORM = {
 }
 
 
-def refusals(**why: str) -> dict[int | str, dict[str, Any]]:
-    """For the documentation: status by status, with the notice as everywhere."""
-    every = {
-        "401": "No token, or a wrong one.",
-        "403": "Another site's page asked, or the server was called by a foreign name.",
-        "408": "The request arrived too slowly.",
-        "413": "The request is too large.",
-        "422": "A value is not as described here.",
-        "500": "The server failed.",
+def errors(descriptions: dict[int, str]) -> dict[int | str, dict[str, Any]]:
+    """For the documentation: the errors that every route can return, and those of this one."""
+    common = {
+        401: "No token, or a wrong one.",
+        403: "Sent by a page of another site, or to a host name that is not this server's.",
+        408: "The request arrived too slowly.",
+        413: "The request is too large.",
+        422: "A value does not match this description.",
+        500: "The server failed.",
     }
-    told = every | {status.removeprefix("s"): text for status, text in why.items()}
-    return {int(status): {"description": text, "model": messages.Refused} for status, text in told.items()}
+    return {
+        status: {"description": text, "model": schemas.ErrorResponse}
+        for status, text in (common | descriptions).items()
+    }
 
 
-def router(service: Service) -> APIRouter:
-    api = APIRouter(prefix=guard.API, responses=refusals())
+def router(service: Service, access: Access) -> APIRouter:
+    api = APIRouter(prefix=API, responses=errors({}))
 
     @api.get("/health", summary="Is the server up? Needs no token")
-    async def health() -> messages.Health:
-        return messages.Health()
+    async def health() -> schemas.Health:
+        return schemas.Health()
 
-    @api.get("/metrics", summary="What it has done, for Prometheus", response_class=Response)
+    @api.get("/metrics", summary="Metrics for Prometheus", response_class=Response)
     async def metrics() -> Response:
-        text = service.metrics.text(service.engine.waiting, service.memory.held)
-        return Response(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
-    @api.post("/session", summary="For browsers: the token becomes a cookie", responses=refusals())
-    async def session(request: Request, response: Response) -> messages.Health:
-        if not request.app.state.guard_token:
-            return messages.Health()
-        kind, _, given = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() != "bearer" or not same(given.strip(), request.app.state.guard_token):
-            raise guard.unauthorised()
-        response.set_cookie(
-            guard.COOKIE, request.state.session, max_age=TWELVE_HOURS, httponly=True, samesite="strict"
-        )
-        return messages.Health()
+    @api.post("/session", summary="For browsers: exchange the token for a cookie")
+    async def session(request: Request, response: Response) -> schemas.Health:
+        if access.token is not None:
+            if not access.has_token(request.headers):
+                raise unauthorised()
+            response.set_cookie(
+                COOKIE, access.session, max_age=SESSION_SECONDS, httponly=True, samesite="strict"
+            )
+        return schemas.Health()
 
-    @api.get("/models", summary="The models that answer, and what one request may bring")
-    async def models() -> messages.Models:
+    @api.get("/models", summary="The served models, and the limits of a request")
+    async def models() -> schemas.ModelList:
         limits = service.limits
-        return messages.Models(
-            models=[one.summary() for one in service.models.all()],
-            bundles=await asyncio.to_thread(lambda: list(service.models.bundles())),
-            limits=messages.LimitsSaid(
+        return schemas.ModelList(
+            models=[model.summary() for model in service.models.all()],
+            files=list(await asyncio.to_thread(service.models.files)),
+            limits=schemas.RequestLimits(
                 upload_bytes=limits.upload_bytes,
                 images=limits.images,
                 pixels=limits.pixels,
@@ -91,98 +91,99 @@ def router(service: Service) -> APIRouter:
             runs=service.runs.folder is not None,
         )
 
-    @api.get("/models/{id}", summary="The card of a model", responses=refusals(s404="No such model."))
-    async def card(id: Id) -> messages.Card:
+    @api.get("/models/{id}", summary="The card of a model", responses=errors({404: "No such model."}))
+    async def card(id: ModelId) -> schemas.ModelCard:
         return service.models.get(id).card()
 
     @api.put(
         "/models/{id}",
-        summary="Let another bundle of the folder take the place of a model",
-        description="It is loaded, checked and tried first; where it is refused, the old one goes on. "
-        "No request is lost: each ends with the model it began with.",
-        responses=refusals(
-            s400="The body is no JSON.", s404="No such model or bundle.", s409="Another one is being loaded."
+        summary="Replace a model by another model file of the folder",
+        description="The file is loaded, checked and run once before it replaces the model; an invalid file changes "
+        "nothing. No request is lost: each is finished by the model it began with.",
+        responses=errors(
+            {
+                400: "The body is not JSON.",
+                404: "No such model or model file.",
+                409: "Another model is being loaded.",
+            }
         ),
     )
-    async def swap(id: Id, wanted: messages.Swap, request: Request) -> messages.Swapped:
+    async def swap(id: ModelId, body: schemas.SwapRequest, request: Request) -> schemas.SwapResponse:
         try:
-            before, now = await service.models.swap(id, wanted.bundle)
-        except Refusal as refusal:
-            if refusal.code == "refused-bundle":
-                service.metrics.count(service.metrics.swaps, "refused")
+            previous, current = await service.models.swap(id, body.file)
+        except ApiError as error:
+            if error.code == "invalid-model":
+                service.metrics.swaps.labels("refused").inc()
             raise
-        service.metrics.count(service.metrics.swaps, "done")
-        request.state.facts = {"before": before.bundle.digest[:16], "now": now.bundle.digest[:16]}
-        return messages.Swapped(before=before.bundle.digest, model=now.summary())
+        service.metrics.swaps.labels("done").inc()
+        request.state.log_fields = {"previous": previous.digest[:16], "current": current.digest[:16]}
+        return schemas.SwapResponse(previous=previous.digest, model=current.summary())
 
     @api.get(
         "/models/{id}/exemplars/{digest}/{row}.png",
-        summary="A picture that a model remembers",
+        summary="An exemplar of a model",
         response_class=Response,
-        responses={200: {"content": {"image/png": {}}}, **refusals(s404="No such model or exemplar.")},
+        responses={200: {"content": {"image/png": {}}}, **errors({404: "No such model or exemplar."})},
     )
     async def exemplar(
-        id: Id,
+        id: ModelId,
         digest: Annotated[str, Path(pattern="^[0-9a-f]{16}$")],
         row: Annotated[int, Path(ge=0, le=10**6)],
     ) -> Response:
-        loaded = service.models.get(id)
-        if not loaded.bundle.digest.startswith(digest):  # exchanged since: its rows are other pictures
-            raise unknown("exemplar")
-        return Response(await asyncio.to_thread(service.exemplar, loaded, row), media_type="image/png")
+        model = service.models.get(id)
+        if not model.digest.startswith(digest):  # replaced meanwhile: its rows are other images
+            raise not_found("exemplar")
+        return Response(await asyncio.to_thread(model.exemplar, row), media_type="image/png")
 
     @api.post(
         "/predict",
         summary="Classes of images",
-        description="One image or several in a form; a second model answers beside the first with `compare`. "
-        "An image that cannot be read has a `problem` and no answers.",
+        description="One or several images in a form; `compare` adds the predictions of a second model. "
+        "An image that cannot be read has an `error` and no predictions.",
         openapi_extra=FORM,
-        responses=refusals(
-            s400="The form is damaged, or has no images.",
-            s404="No such model.",
-            s415="Not a form.",
-            s429="Too much is waiting; come again after the seconds of Retry-After.",
-            s503="No answer in time, or the server is stopping.",
+        responses=errors(
+            {
+                400: "The form is damaged, or has no images.",
+                404: "No such model.",
+                415: "Not a form.",
+                429: "Too many images are waiting; try again after the seconds of Retry-After.",
+                503: "No answer in time, or the server is stopping.",
+            }
         ),
     )
     async def predict(
         request: Request,
-        model: Annotated[str | None, Query(pattern="^model-[0-9]{1,4}$")] = None,
-        compare: Annotated[str | None, Query(pattern="^model-[0-9]{1,4}$")] = None,
+        model: OptionalModelId = None,
+        compare: OptionalModelId = None,
         top: Annotated[int, Query(ge=1, le=100)] = 3,
-        nearest: Annotated[int, Query(ge=0, le=MOST_NEAREST)] = 3,
-    ) -> messages.Predictions:
-        asked = _asked(service, model, compare)
-        service.engine.refuse_more(1)  # before anything is uploaded in vain
-        with service.memory.share() as share:
-            uploads = await uploaded(request, service.limits, share)
-            request.state.facts = {
-                "images": len(uploads),
-                "bytes": share.held,
-                "models": [one.bundle.digest[:16] for one in asked],
+        nearest: Annotated[int, Query(ge=0, le=MAX_NEAREST)] = 3,
+    ) -> schemas.PredictResponse:
+        chosen = [service.models.get(model)]
+        if compare is not None:
+            chosen.append(service.models.get(compare))
+        service.engine.check_capacity(1)  # before an upload that would be in vain
+        with service.memory.allocation() as allocation:
+            images = await read_images(request, service.limits, allocation)
+            request.state.log_fields = {
+                "images": len(images),
+                "bytes": allocation.used,
+                "models": [one.digest[:16] for one in chosen],
             }
-            return messages.Predictions(images=await service.predict(uploads, asked, top, nearest))
+            return schemas.PredictResponse(images=await service.predict(images, chosen, top, nearest))
 
     @api.get("/runs", summary="Finished runs")
-    async def runs() -> messages.Runs:
-        listed, left_out = await asyncio.to_thread(service.runs.summaries)
-        return messages.Runs(runs=listed, left_out=left_out)
+    async def runs() -> schemas.RunList:
+        summaries, left_out = await asyncio.to_thread(service.runs.summaries)
+        return schemas.RunList(runs=summaries, left_out=left_out)
 
     @api.get(
         "/runs/{id}/report",
         summary="The report of a run",
         response_class=Response,
-        responses={200: {"content": {"text/html": {}}}, **refusals(s404="No such report.")},
+        responses={200: {"content": {"text/html": {}}}, **errors({404: "No such report."})},
     )
     async def report(id: Annotated[str, Path(pattern="^[0-9a-f]{16}$")]) -> Response:
         page, policy = await asyncio.to_thread(service.runs.report, id)
         return Response(page, media_type="text/html", headers={"Content-Security-Policy": policy})
 
     return api
-
-
-def _asked(service: Service, model: str | None, compare: str | None) -> list[Loaded]:
-    asked = [service.models.first() if model is None else service.models.get(model)]
-    if compare is not None:
-        asked.append(service.models.get(compare))
-    return asked

@@ -1,4 +1,4 @@
-"""The application: guard, API and page."""
+"""The application: middleware, API, pages and their assets."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -9,32 +9,34 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 import endocil
-from endocil.model.disclaimer import NOTICE
+from endocil.model.disclaimer import DISCLAIMER
 from endocil.serve.api import router
-from endocil.serve.guard import API, Guard, refused
-from endocil.serve.limits import Refusal
-from endocil.serve.logs import Log
+from endocil.serve.errors import ApiError
+from endocil.serve.guard import API, Access, Guard
+from endocil.serve.monitoring import Log
 from endocil.serve.service import Service
 
-LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
-PAGES = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/docs": ("docs.html", "text/html; charset=utf-8"),
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+PAGES = {"/": "index.html", "/docs": "docs.html"}
+MEDIA_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
 }
-KINDS = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
-CODES = {400: "malformed", 404: "unknown", 405: "wrong-method"}
+CODES = {400: "malformed", 404: "not-found", 405: "wrong-method"}
 
 
-def application(
-    service: Service, *, token: str | None = None, names: frozenset[str] = LOCAL, log: Log | None = None
+def create_app(
+    service: Service, *, token: str | None = None, names: frozenset[str] = frozenset(), log: Log | None = None
 ) -> FastAPI:
-    """`names`: what the server may be called in an address, besides its numbers."""
+    """`names`: host names of this server besides its IP addresses and localhost."""
     log = log or Log()
 
     @asynccontextmanager
-    async def living(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         service.start()
-        log("started", models=[one.bundle.digest[:16] for one in service.models.all()])
+        log("started", models=[model.digest[:16] for model in service.models.all()])
         yield
         service.close()
         log("stopped")
@@ -42,56 +44,58 @@ def application(
     app = FastAPI(
         title="endocil",
         version=endocil.__version__,
-        description=f"{NOTICE} Predictions of bundles.",
+        description=f"{DISCLAIMER} Predictions of models.",
         openapi_url=f"{API}/openapi.json",
         docs_url=None,  # FastAPI's own pages load scripts from other servers
         redoc_url=None,
         redirect_slashes=False,
-        lifespan=living,
+        lifespan=lifespan,
     )
-    app.state.guard_token = token
-    app.include_router(router(service))
-    _serve_assets(app)
-    app.exception_handler(RequestValidationError)(_invalid)
-    app.exception_handler(HTTPException)(_http)
-    app.add_middleware(
-        Guard, limits=service.limits, log=log, metrics=service.metrics, token=token, names=LOCAL | names
-    )
+    access = Access(token, LOCAL_NAMES | names)
+    app.include_router(router(service, access))
+    _add_assets(app)
+    app.exception_handler(ApiError)(_api_error)
+    app.exception_handler(RequestValidationError)(_validation_error)
+    app.exception_handler(HTTPException)(_http_error)
+    app.add_middleware(Guard, access=access, limits=service.limits, log=log, metrics=service.metrics)
     return app
 
 
-def _serve_assets(app: FastAPI) -> None:
-    """Each file by its own route, read once: no path is ever put together."""
+def _add_assets(app: FastAPI) -> None:
+    """One route for each file, read once: a path is never built from a request."""
     folder = resources.files("endocil.serve").joinpath("assets")
-    for path, (name, kind) in PAGES.items():
-        page = folder.joinpath(name).read_text("utf-8").replace("$notice", NOTICE)
-        app.add_api_route(path, _file(page.encode(), kind), include_in_schema=False)
+    for path, name in PAGES.items():
+        page = folder.joinpath(name).read_text("utf-8").replace("$disclaimer", DISCLAIMER)
+        app.add_api_route(path, _send(page.encode(), MEDIA_TYPES[".html"]), include_in_schema=False)
     for entry in folder.iterdir():
         suffix = "." + entry.name.rpartition(".")[2]
-        if suffix in KINDS:
-            answer = _file(entry.read_bytes(), KINDS[suffix])
-            app.add_api_route(f"/assets/{entry.name}", answer, include_in_schema=False)
+        if suffix in MEDIA_TYPES and entry.name not in PAGES.values():
+            endpoint = _send(entry.read_bytes(), MEDIA_TYPES[suffix])
+            app.add_api_route(f"/assets/{entry.name}", endpoint, include_in_schema=False)
 
 
-def _file(data: bytes, kind: str) -> Callable[[], Awaitable[Response]]:
-    async def file() -> Response:
-        return Response(data, media_type=kind)
+def _send(data: bytes, media_type: str) -> Callable[[], Awaitable[Response]]:
+    async def send() -> Response:
+        return Response(data, media_type=media_type)
 
-    return file
+    return send
 
 
-async def _invalid(request: Request, error: Exception) -> Response:
-    """Says which value it is, and repeats nothing of what was sent."""
+async def _api_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return error.response()
+
+
+async def _validation_error(request: Request, error: Exception) -> Response:
+    """Names the value that is wrong, and repeats nothing of what was sent."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"][:2])
-    return refused(Refusal(422, "invalid", f"{place}: {first['msg']}"))
+    return ApiError(422, "invalid", f"{place}: {first['msg']}").response()
 
 
-async def _http(request: Request, error: Exception) -> Response:
+async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    if isinstance(error, Refusal):
-        return refused(error)
     headers = dict(error.headers) if error.headers else None
-    code = CODES.get(error.status_code, "refused")
-    return refused(Refusal(error.status_code, code, str(error.detail), headers))
+    code = CODES.get(error.status_code, "http-error")
+    return ApiError(error.status_code, code, str(error.detail), headers).response()

@@ -1,4 +1,4 @@
-"""Finished runs below a folder, each by an id of its own: no path that a client writes is ever opened."""
+"""Finished runs in a folder, each by an id: a path written by a client is never opened."""
 
 import hashlib
 import json
@@ -10,15 +10,15 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from endocil.errors import EndocilError
+from endocil.errors import SettingsError
 from endocil.html.markup import policy_hash
 from endocil.io.files import read_whole
-from endocil.serve.limits import unknown
-from endocil.serve.messages import RunSummary
+from endocil.serve.errors import not_found
+from endocil.serve.schemas import RunSummary
 
-MOST = 1000
-_HEAD = 4096  # bytes of a page that name its script and style
-_NAMED = re.compile(rb"(script|style)-src '(sha256-[A-Za-z0-9+/]{43}=)'")
+MAX_LISTED = 1000
+_HEAD = 4096  # bytes of a page that contain its policy
+_HASHES = re.compile(rb"(script|style)-src '(sha256-[A-Za-z0-9+/]{43}=)'")
 
 
 @dataclass(frozen=True)
@@ -27,47 +27,47 @@ class Runs:
 
     def __post_init__(self) -> None:
         if self.folder is not None and not self.folder.is_dir():
-            raise EndocilError(f"--runs: there is no folder {self.folder}")
+            raise SettingsError(f"--runs: there is no folder {self.folder}")
 
-    def found(self) -> dict[str, Path]:
-        """The folder itself, its folders and theirs, where they hold a finished run."""
+    def by_id(self) -> dict[str, Path]:
+        """Folders with a finished run, at most two levels below the folder."""
         if self.folder is None:
             return {}
         files = [
             file
-            for depth in ("metrics.json", "*/metrics.json", "*/*/metrics.json")
-            for file in sorted(self.folder.glob(depth))
+            for pattern in ("metrics.json", "*/metrics.json", "*/*/metrics.json")
+            for file in sorted(self.folder.glob(pattern))
         ]
-        inside = [file.parent for file in files if self._is_inside(file)]
-        return {_id_of(run.relative_to(self.folder)): run for run in inside}
+        runs = [file.parent for file in files if self._is_inside(file)]
+        return {_id_of(run.relative_to(self.folder)): run for run in runs}
 
     def summaries(self) -> tuple[list[RunSummary], int]:
-        """As many runs as one answer names, and how many more were found."""
-        found = self.found()
-        told = [self._summary(id, run) for id, run in list(found.items())[:MOST]]
-        return [one for one in told if one is not None], max(0, len(found) - MOST)
+        """At most MAX_LISTED runs, and how many more there are."""
+        runs = self.by_id()
+        summaries = [self._summary(id, run) for id, run in list(runs.items())[:MAX_LISTED]]
+        return [summary for summary in summaries if summary is not None], max(0, len(runs) - MAX_LISTED)
 
     def report(self, id: str) -> tuple[bytes, str]:
-        """The page of a run, and the policy that it is shown under."""
-        run = self.found().get(id)
+        """The report page of a run, and the content security policy to send with it."""
+        run = self.by_id().get(id)
         if run is None or not self._is_inside(run / "report.html"):
-            raise unknown("report")
+            raise not_found("report")
         try:
             page = read_whole(run / "report.html")
         except OSError as error:
-            raise unknown("report") from error
+            raise not_found("report") from error
         return page, policy_of(page)
 
     def _is_inside(self, file: Path) -> bool:
-        """A link could lead anywhere."""
+        """A link could lead out of the folder."""
         assert self.folder is not None
         try:
             return file.resolve().is_relative_to(self.folder.resolve()) and file.is_file()
-        except (OSError, RuntimeError):  # not to be looked into, or a link to itself
+        except (OSError, RuntimeError):  # not permitted, or a link to itself
             return False
 
     def _summary(self, id: str, run: Path) -> RunSummary | None:
-        """None for a folder that is no run of this version."""
+        """None for a folder that is not a run of this version."""
         assert self.folder is not None
         if not self._is_inside(run / "settings.toml"):
             return None
@@ -89,17 +89,17 @@ class Runs:
 
 
 def policy_of(page: bytes) -> str:
-    """As if the page were of no site at all, with nothing loaded from anywhere.
+    """A sandbox in which the page belongs to no site and loads nothing.
 
-    A script runs only where it is this version's own, byte for byte: a page may name any other, but nobody here has
-    read that one. Styles may be the page's own, as they reach nothing."""
-    named = _NAMED.findall(page[:_HEAD])
-    styles = " ".join(f"'{one.decode()}'" for kind, one in named if kind == b"style")
-    scripted = (b"script", script_hash().encode()) in named
+    The only script that may run is the one this version writes into reports, byte for byte; a page could name the hash
+    of any other. Styles may be the page's own, as they reach nothing."""
+    hashes = _HASHES.findall(page[:_HEAD])
+    styles = " ".join(f"'{value.decode()}'" for kind, value in hashes if kind == b"style")
+    has_script = (b"script", script_hash().encode()) in hashes
     none = "'none'"
-    script = f"'{script_hash()}'" if scripted else none
+    script = f"'{script_hash()}'" if has_script else none
     return (
-        f"sandbox{' allow-scripts' if scripted else ''}; default-src 'none'; script-src {script}; "
+        f"sandbox{' allow-scripts' if has_script else ''}; default-src 'none'; script-src {script}; "
         f"style-src {styles or none}; img-src data:; base-uri 'none'; form-action 'none'; "
         f"frame-ancestors 'none'"
     )

@@ -1,59 +1,58 @@
-// Asks the server; a refusal becomes an error with the server's own words.
+// Requests to the server; an error response becomes an ApiError with the server's message.
 import { sentence } from "/assets/dom.js";
 
 const API = "/api/v1";
+const MAX_ATTEMPTS = 20; // while the server is busy
 
-export class Refused extends Error {
-  constructor(status, code, message) {
+export class ApiError extends Error {
+  constructor(status, message, retryAfter = 1) {
     super(message);
     this.status = status;
-    this.code = code;
+    this.retryAfter = retryAfter; // seconds
   }
 }
 
-export async function ask(path, options) {
+export async function request(path, options) {
   let response;
   try {
     response = await fetch(API + path, options);
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused(0, "unreachable", "The server cannot be reached. Is it still running?");
+    throw new ApiError(0, "The server cannot be reached. Is it still running?");
   }
   if (response.ok) return response.json();
-  const said = await response.json().catch(() => ({}));
-  const problem = said.error || { code: "failed", message: `The server answered ${response.status}.` };
-  const refused = new Refused(response.status, problem.code, sentence(problem.message));
-  refused.after = Number(response.headers.get("Retry-After")) || 1;
-  throw refused;
+  const body = await response.json().catch(() => ({}));
+  const message = body.error ? body.error.message : `the server answered with status ${response.status}`;
+  throw new ApiError(response.status, sentence(message), Number(response.headers.get("Retry-After")) || 1);
 }
 
-export const signIn = (token) => ask("/session", { method: "POST", headers: { Authorization: `Bearer ${token}` } });
+export const signIn = (token) => request("/session", { method: "POST", headers: { Authorization: `Bearer ${token}` } });
 
-// What is too much for one request is asked in halves; one image that is too much by itself has a problem.
-export async function predict(images, model, compare, signal, busy) {
+// Images that are too much for one request are sent in halves; a single image that is too much gets an error.
+export async function predict(images, model, compare, signal, onBusy) {
   try {
-    return (await send(images, model, compare, signal, busy)).images;
+    return (await sendImages(images, model, compare, signal, onBusy)).images;
   } catch (error) {
     if (error.status !== 413) throw error;
-    if (images.length === 1) return [{ problem: { message: error.message }, answers: [] }];
+    if (images.length === 1) return [{ error: { message: error.message }, predictions: [] }];
     const half = Math.ceil(images.length / 2);
-    const first = await predict(images.slice(0, half), model, compare, signal, busy);
-    return [...first, ...await predict(images.slice(half), model, compare, signal, busy)];
+    const first = await predict(images.slice(0, half), model, compare, signal, onBusy);
+    return [...first, ...await predict(images.slice(half), model, compare, signal, onBusy)];
   }
 }
 
-// A busy server is asked again, later and later, as long as nobody gives up.
-async function send(images, model, compare, signal, busy) {
+// Tries again while the server is busy, with growing delays.
+async function sendImages(images, model, compare, signal, onBusy) {
   const query = new URLSearchParams({ model, ...(compare ? { compare } : {}) });
   for (let attempt = 1; ; attempt += 1) {
     const form = new FormData();
-    for (const image of images) form.append("images", image, "image"); // names stay here
+    for (const image of images) form.append("images", image, "image"); // file names are not sent
     try {
-      return await ask(`/predict?${query}`, { method: "POST", body: form, signal });
+      return await request(`/predict?${query}`, { method: "POST", body: form, signal });
     } catch (error) {
-      if (error.status !== 429 || attempt === 20) throw error;
-      busy();
-      await new Promise((resolve) => setTimeout(resolve, 1000 * error.after * Math.min(attempt, 5)));
+      if (error.status !== 429 || attempt === MAX_ATTEMPTS) throw error;
+      onBusy();
+      await new Promise((resolve) => setTimeout(resolve, 1000 * error.retryAfter * Math.min(attempt, 5)));
       signal.throwIfAborted();
     }
   }

@@ -1,19 +1,19 @@
-// The page: which view is shown, who is signed in.
-import { ask, signIn } from "/assets/api.js";
-import { alertWith, byId, startTheme } from "/assets/dom.js";
+// The page: which view is visible, and signing in.
+import { request, signIn } from "/assets/api.js";
+import { byId, showAlert, startTheme } from "/assets/dom.js";
 import * as images from "/assets/images.js";
 import * as models from "/assets/models.js";
 import * as runs from "/assets/runs.js";
 
 const VIEWS = ["images", "models", "runs"];
-const ENDED = "The sign-in has ended. Give the token again.";
-const NOT_KEPT = "The token is right, but the browser has not kept the sign-in. Allow cookies for this address, then sign in again.";
-let told = null;
+const SESSION_ENDED = "The session has ended. Enter the token again.";
+const NO_COOKIE = "The token is right, but the browser did not keep the session. Allow cookies for this address, then sign in again.";
+let served = null; // the models, files and limits of the server
 
-const wanted = () => { const name = location.hash.slice(1); return VIEWS.includes(name) ? name : "images"; };
+const currentView = () => { const name = location.hash.slice(1); return VIEWS.includes(name) ? name : "images"; };
 
-function only(name) {
-  ["login", ...VIEWS].forEach((one) => { byId(one).hidden = one !== name; });
+function showView(name) {
+  ["login", ...VIEWS].forEach((view) => { byId(view).hidden = view !== name; });
   document.querySelectorAll("[data-view]").forEach((link) => {
     if (link.dataset.view === name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
@@ -21,55 +21,55 @@ function only(name) {
 }
 
 async function reload() {
-  told = await ask("/models");
-  byId("runs-link").hidden = !told.runs;
-  images.show(told);
-  if (wanted() === "models") await models.show(told, reload);
+  served = await request("/models");
+  byId("runs-link").hidden = !served.runs;
+  images.show(served);
+  if (currentView() === "models") await models.show(served, reload);
 }
 
-function failed(error) {
+function handleError(error) {
   if (error.status === 401) {
-    only("login");
+    showView("login");
     byId("token").focus();
-    if (told) alertWith(ENDED);
-    told = null;
-  } else alertWith(error.message, go);
+    if (served) showAlert(SESSION_ENDED);
+    served = null;
+  } else showAlert(error.message, open);
 }
 
-// Whether the page could begin.
-async function go() {
-  alertWith("");
+// Returns whether the server could be read.
+async function open() {
+  showAlert("");
   try {
-    if (!told || wanted() === "models") await reload();
-    only(wanted());
-    if (wanted() === "runs") await runs.show();
+    if (!served || currentView() === "models") await reload();
+    showView(currentView());
+    if (currentView() === "runs") await runs.show();
   } catch (error) {
-    if (error.status !== 401) only(wanted());
-    failed(error);
+    if (error.status !== 401) showView(currentView());
+    handleError(error);
   }
-  return told !== null;
+  return served !== null;
 }
 
 byId("login-form").addEventListener("submit", async (event) => {
   event.preventDefault();
-  alertWith("");
+  showAlert("");
   try {
     await signIn(byId("token").value);
     byId("token").value = "";
-    if (await go()) images.resume();
-    else if (!byId("login").hidden) alertWith(NOT_KEPT);
+    if (await open()) images.resume();
+    else if (!byId("login").hidden) showAlert(NO_COOKIE);
   } catch (error) {
-    alertWith(error.status === 401 ? "This is not the token of this server." : error.message);
+    showAlert(error.status === 401 ? "This is not the token of this server." : error.message);
   }
 });
 
-document.addEventListener("signed-out", () => failed({ status: 401 }));
-document.addEventListener("models-changed", () => reload().catch(failed));
+document.addEventListener("signed-out", () => handleError({ status: 401 }));
+document.addEventListener("models-changed", () => reload().catch(handleError));
 document.querySelector(".skip").addEventListener("click", (event) => {
-  event.preventDefault(); // the part behind # is the name of a view
+  event.preventDefault(); // the fragment is the name of a view
   byId("main").focus();
 });
-window.addEventListener("hashchange", go);
+window.addEventListener("hashchange", open);
 startTheme();
 images.start();
-go();
+open();

@@ -1,4 +1,4 @@
-// Elements are made from text only, never from markup: a class or a file may be called anything.
+// Elements are made from text, never from markup: a class or a file can have any name.
 export const byId = (id) => document.getElementById(id);
 
 export function make(tag, properties, ...children) {
@@ -11,19 +11,28 @@ export function make(tag, properties, ...children) {
   return element;
 }
 
-export const percent = (share) => `${(100 * share).toFixed(1)} %`;
-export const plural = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many || one + "s"}`;
-
-// The server's messages begin small, as lines of a terminal do; a name of a file stays as it is.
-export function sentence(text) {
-  const begun = /^[a-z]+ /.test(text) ? text[0].toUpperCase() + text.slice(1) : text;
-  return /[.?!]$/.test(begun) ? begun : `${begun}.`;
+// numeric: indices of right-aligned columns; rows: arrays of cells, the first of each is its header if `rowHeaders`.
+export function table(headers, rows, { numeric = [], rowHeaders = false } = {}) {
+  const className = (i) => (numeric.includes(i) ? "n" : "");
+  const header = (text, i) => make("th", { scope: "col", className: className(i) }, text);
+  const cell = (content, i) => (rowHeaders && i === 0 ? make("th", { scope: "row" }, content) : make("td", { className: className(i) }, content));
+  return make("table", {}, make("thead", {}, make("tr", {}, ...headers.map(header))),
+    make("tbody", {}, ...rows.map((cells) => make("tr", {}, ...cells.map(cell)))));
 }
 
-export function alertWith(message, again) {
+export const percent = (value) => `${(100 * value).toFixed(1)} %`;
+export const plural = (n, one, many) => `${n.toLocaleString("en")} ${n === 1 ? one : many || one + "s"}`;
+
+// The server's messages begin with a small letter, as lines of a terminal do; a file name stays as it is.
+export function sentence(text) {
+  const capitalised = /^[a-z]+ /.test(text) ? text[0].toUpperCase() + text.slice(1) : text;
+  return /[.?!]$/.test(capitalised) ? capitalised : `${capitalised}.`;
+}
+
+export function showAlert(message, retry) {
   const place = byId("alert");
   if (!message) return place.replaceChildren();
-  const button = again ? make("button", { type: "button", onclick: again }, "Try again") : null;
+  const button = retry ? make("button", { type: "button", onclick: retry }, "Try again") : null;
   return place.replaceChildren(make("div", { className: "problem" }, make("span", {}, message), button));
 }
 
@@ -31,15 +40,15 @@ export function startTheme() {
   const root = document.documentElement;
   const button = byId("theme");
   const system = window.matchMedia("(prefers-color-scheme: dark)");
-  const kept = () => { try { return localStorage.getItem("endocil-theme"); } catch { return null; } };
-  const dark = () => (root.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
-  const show = () => { button.textContent = dark() ? "Light" : "Dark"; };
-  if (kept()) root.dataset.theme = kept();
+  const stored = () => { try { return localStorage.getItem("endocil-theme"); } catch { return null; } };
+  const isDark = () => (root.dataset.theme || (system.matches ? "dark" : "light")) === "dark";
+  const updateButton = () => { button.textContent = isDark() ? "Light" : "Dark"; };
+  if (stored()) root.dataset.theme = stored();
   button.addEventListener("click", () => {
-    root.dataset.theme = dark() ? "light" : "dark";
+    root.dataset.theme = isDark() ? "light" : "dark";
     try { localStorage.setItem("endocil-theme", root.dataset.theme); } catch { /* a private window */ }
-    show();
+    updateButton();
   });
-  system.addEventListener("change", show);
-  show();
+  system.addEventListener("change", updateButton);
+  updateButton();
 }

@@ -1,77 +1,77 @@
-// What people drop, paste and choose: files, and folders with the images inside them.
+// Dropped, pasted and chosen files, and the images inside dropped folders.
 import { byId } from "/assets/dom.js";
 
-const MOST_SEEN = 20000; // files and folders that are looked at for images
+const MAX_ENTRIES = 20000; // files and folders searched for images
 const IMAGE = /\.(bmp|jpe?g|png|tiff?|webp)$/i;
 
-const chosenFiles = (files) => ({ given: Array.from(files, (file) => ({ file, name: file.name })) });
+const named = (files) => Array.from(files, (file) => ({ file, name: file.name }));
 
-// What a drop brings, folders opened: at most so many images of folders; what cannot be opened is counted.
-async function dropped(transfer, most) {
-  // All at once: the browser forgets what was dropped as soon as anything is waited for.
-  const brought = Array.from(transfer.items).filter((one) => one.kind === "file")
-    .map((one) => ({ entry: one.webkitGetAsEntry(), file: one.getAsFile() }));
-  const folders = brought.filter(({ entry }) => entry && entry.isDirectory).map(({ entry }) => entry);
-  const { given } = chosenFiles(brought.filter(({ entry }) => !entry || !entry.isDirectory).map(({ file }) => file));
-  const found = { given, folders: folders.length, unread: 0, more: false };
-  await walk(folders, found, most);
-  return found;
+// Files, and at most `room` images of folders; entries that cannot be read are counted.
+async function readDrop(transfer, room) {
+  // All at once: the browser forgets a drop at the first await.
+  const dropped = Array.from(transfer.items).filter((item) => item.kind === "file")
+    .map((item) => ({ entry: item.webkitGetAsEntry(), file: item.getAsFile() }));
+  const isFolder = ({ entry }) => Boolean(entry && entry.isDirectory);
+  const folders = dropped.filter(isFolder).map(({ entry }) => entry);
+  const files = named(dropped.filter((item) => !isFolder(item)).map(({ file }) => file));
+  const result = { files, folders: folders.length, unreadable: 0, truncated: false };
+  await collectImages(folders, result, room);
+  return result;
 }
 
-async function walk(folders, found, most) {
-  const waiting = [...folders].reverse();
-  for (let seen = 0; waiting.length; seen += 1) {
-    const entry = waiting.pop();
-    const wanted = entry.isDirectory || IMAGE.test(entry.name);
-    if (seen >= MOST_SEEN || (wanted && found.given.length >= most)) {
-      found.more = true;
+async function collectImages(folders, result, room) {
+  const stack = [...folders].reverse();
+  for (let seen = 0; stack.length; seen += 1) {
+    const entry = stack.pop();
+    const relevant = entry.isDirectory || IMAGE.test(entry.name);
+    if (seen >= MAX_ENTRIES || (relevant && result.files.length >= room)) {
+      result.truncated = true;
       return;
     }
     try {
-      if (entry.isDirectory) waiting.push(...(await inside(entry)).reverse());
-      else if (wanted) found.given.push({ file: await opened(entry), name: entry.fullPath.slice(1) });
+      if (entry.isDirectory) stack.push(...(await listFolder(entry)).reverse());
+      else if (relevant) result.files.push({ file: await openFile(entry), name: entry.fullPath.slice(1) });
     } catch {
-      found.unread += 1;
+      result.unreadable += 1;
     }
   }
 }
 
-// Hidden files are notes of the system about the others.
-async function inside(folder) {
+async function listFolder(folder) {
   const reader = folder.createReader();
-  const some = () => new Promise((resolve, reject) => { reader.readEntries(resolve, reject); });
-  const all = [];
-  for (let next = await some(); next.length; next = await some()) all.push(...next);
-  const shown = all.filter((entry) => !entry.name.startsWith("."));
-  return shown.sort((one, other) => one.name.localeCompare(other.name, "en", { numeric: true }));
+  const readSome = () => new Promise((resolve, reject) => { reader.readEntries(resolve, reject); });
+  const entries = [];
+  for (let some = await readSome(); some.length; some = await readSome()) entries.push(...some);
+  const visible = entries.filter((entry) => !entry.name.startsWith(".")); // hidden files are metadata of the system
+  return visible.sort((one, other) => one.name.localeCompare(other.name, "en", { numeric: true }));
 }
 
-const opened = (entry) => new Promise((resolve, reject) => { entry.file(resolve, reject); });
+const openFile = (entry) => new Promise((resolve, reject) => { entry.file(resolve, reject); });
 
-// The bytes, or null where there are none any more. A form would only say that sending has failed, of all its files.
-export const read = (file) => file.arrayBuffer().then((bytes) => new Blob([bytes]), () => null);
+// The bytes of a file, or null where it cannot be read any more: a form would fail for all its files, without a reason.
+export const readBytes = (file) => file.arrayBuffer().then((bytes) => new Blob([bytes]), () => null);
 
-// `room()`: how many images more the page takes, null where it takes none now.
+// `room()`: how many more images the page takes, null where it takes none now.
 export function listen(room, add) {
   const drop = byId("drop");
-  const brings = (event) => event.dataTransfer.types.includes("Files"); // and no marked text, on its way to a field
+  const hasFiles = (event) => event.dataTransfer.types.includes("Files"); // not text that is dragged into a field
   byId("choose").addEventListener("click", () => byId("files").click());
-  byId("files").addEventListener("change", (event) => { add(chosenFiles(event.target.files)); event.target.value = ""; });
+  byId("files").addEventListener("change", (event) => { add({ files: named(event.target.files) }); event.target.value = ""; });
   document.addEventListener("dragover", (event) => {
-    if (!brings(event)) return;
+    if (!hasFiles(event)) return;
     event.preventDefault();
     drop.classList.toggle("over", room() !== null);
   });
   document.addEventListener("dragleave", (event) => { if (!event.relatedTarget) drop.classList.remove("over"); });
   document.addEventListener("drop", async (event) => {
-    if (!brings(event)) return;
+    if (!hasFiles(event)) return;
     event.preventDefault();
     drop.classList.remove("over");
     if (room() === null) return;
-    byId("looking").textContent = "Looking for images …";
-    const found = await dropped(event.dataTransfer, room());
-    byId("looking").textContent = "";
-    add(found);
+    byId("searching").textContent = "Searching for images …";
+    const result = await readDrop(event.dataTransfer, room());
+    byId("searching").textContent = "";
+    add(result);
   });
-  document.addEventListener("paste", (event) => { if (room() !== null) add(chosenFiles(event.clipboardData.files)); });
+  document.addEventListener("paste", (event) => { if (room() !== null) add({ files: named(event.clipboardData.files) }); });
 }

@@ -1,199 +1,198 @@
-// Images come in by dropping, pasting and choosing, go to the server in groups, and come back as results.
+// The images view: images are added, sent to the server in groups, and shown with their predictions.
 import { predict } from "/assets/api.js";
 import { csv, save } from "/assets/csv.js";
-import { alertWith, byId, make, plural, sentence } from "/assets/dom.js";
-import { listen, read } from "/assets/files.js";
-import { drawn } from "/assets/results.js";
-import { tellOf } from "/assets/status.js";
+import { byId, make, plural, sentence, showAlert } from "/assets/dom.js";
+import { listen, readBytes } from "/assets/files.js";
+import { imageElement, showStatus } from "/assets/results.js";
 
-const GROUP = 8; // images of one request: results appear as they come
-const AT_ONCE = 2; // requests
-const ROOM = 10000; // bytes of the form around images
-const MOST = 1000; // images on the page
-const UNREADABLE = "Cannot be read: it has changed since it was chosen, or is no file. Choose it again.";
-let state = { models: [], limits: null, notice: "" };
-let items = [];
-let note = ""; // why all was asked again
-let running = null; // what is under way can be given up
+const GROUP = 8; // images of one request: results appear as they arrive
+const WORKERS = 2; // requests at once
+const FORM_BYTES = 10000; // of the form around the images
+const MAX_IMAGES = 1000; // on the page
+const UNREADABLE = "Cannot be read: it has changed since it was chosen, or is not a file. Choose it again.";
+let served = { models: [], limits: null, disclaimer: "" };
+let items = []; // { file, name, address, element, predictions, error, sent, stopped }
+let note = ""; // why all images were sent again
+let running = null; // AbortController of the requests under way, with the number of workers
 
-const chosen = () => ({ model: byId("model").value, compare: byId("compare").value });
-const names = new Map(); // by digest: an answer keeps the name of the bundle that gave it
-const nameOf = (said) => `${names.get(said.digest) || said.model} (${said.digest.slice(0, 8)})`;
-const tell = (busy) => tellOf(items, note, busy);
-const serving = (id) => (state.models.find((one) => one.id === id) || {}).digest;
-const digests = () => Object.values(chosen()).filter(Boolean).map(serving).join();
+const selected = () => ({ model: byId("model").value, compare: byId("compare").value });
+const names = new Map(); // by digest: a prediction keeps the name of the model that made it
+const modelName = (prediction) => `${names.get(prediction.digest) || prediction.model} (${prediction.digest.slice(0, 8)})`;
+const digestOf = (id) => (served.models.find((model) => model.id === id) || {}).digest;
+const selectedDigests = () => Object.values(selected()).filter(Boolean).map(digestOf).join();
+const isOpen = (item) => !item.predictions && !item.error;
+const update = (busy = false) => showStatus(items, note, busy);
 
-export function show(told) {
-  const before = chosen();
-  const answering = digests();
-  state = told;
-  told.models.forEach((one) => names.set(one.digest, one.name));
-  const options = told.models.map((one) => [one.id, `${one.name} (${one.digest.slice(0, 8)})`]);
-  fill("model", options, before.model);
-  fill("compare", [["", "none"], ...options], before.compare);
-  byId("compare-label").hidden = told.models.length < 2;
-  const size = `${Math.round(told.limits.upload_bytes / 1e6)} MB`;
-  byId("allowed").textContent = `BMP, JPEG, PNG, TIFF or WebP, up to ${size} each. Nothing is kept.`;
-  if (answering !== digests()) renew();
+export function show(fromServer) {
+  const before = selected();
+  const digestsBefore = selectedDigests();
+  served = fromServer;
+  served.models.forEach((model) => names.set(model.digest, model.name));
+  const options = served.models.map((model) => [model.id, `${model.name} (${model.digest.slice(0, 8)})`]);
+  fillSelect("model", options, before.model);
+  fillSelect("compare", [["", "none"], ...options], before.compare);
+  byId("compare-label").hidden = served.models.length < 2;
+  const size = `${Math.round(served.limits.upload_bytes / 1e6)} MB`;
+  byId("allowed").textContent = `BMP, JPEG, PNG, TIFF or WebP, up to ${size} each. Nothing is stored.`;
+  if (digestsBefore !== selectedDigests()) resendOutdated();
 }
 
-function fill(id, options, before) {
+function fillSelect(id, options, before) {
   byId(id).replaceChildren(...options.map(([value, text]) => make("option", { value }, text)));
   if (options.some(([value]) => value === before)) byId(id).value = before;
 }
 
-function add({ given, folders = 0, unread = 0, more = false }) {
-  if (!given.length && !folders) return;
-  const taken = given.slice(0, MOST - items.length);
-  alertWith([more || taken.length < given.length ? `The page takes ${plural(MOST, "image")} at a time; others were left out.` : "",
-    unread ? `${plural(unread, "file or folder", "files or folders")} inside cannot be read.` : "",
-    given.length || unread || more ? "" : "There are no images in the folder."].filter(Boolean).join(" "));
-  const added = taken.map((one) => ({ ...one, address: URL.createObjectURL(one.file), answers: null, problem: refusal(one.file) }));
+function add({ files, folders = 0, unreadable = 0, truncated = false }) {
+  if (!files.length && !folders) return;
+  const accepted = files.slice(0, MAX_IMAGES - items.length);
+  showAlert([
+    truncated || accepted.length < files.length ? `The page takes ${plural(MAX_IMAGES, "image")} at a time; others were left out.` : "",
+    unreadable ? `${plural(unreadable, "file or folder", "files or folders")} inside cannot be read.` : "",
+    files.length || unreadable || truncated ? "" : "There are no images in the folder.",
+  ].filter(Boolean).join(" "));
+  const added = accepted.map((one) => ({ ...one, address: URL.createObjectURL(one.file), predictions: null, error: sizeError(one.file) }));
   note = "";
-  stop(false);
+  setStopped(false);
   items = [...items, ...added];
   added.forEach((item) => {
-    item.element = drawn(item, nameOf);
+    item.element = imageElement(item, modelName);
     byId("results").append(item.element);
   });
-  work();
+  startWorkers();
 }
 
-function refusal(file) {
-  const most = state.limits.upload_bytes - ROOM;
-  if (file.size > most) return `Larger than ${(most / 1e6).toFixed(1)} MB; this server takes no more.`;
+function sizeError(file) {
+  const limit = served.limits.upload_bytes - FORM_BYTES;
+  if (file.size > limit) return `Larger than ${(limit / 1e6).toFixed(1)} MB, the limit of this server.`;
   return file.size ? null : "The file is empty.";
 }
 
 function redraw(item) {
-  const fresh = drawn(item, nameOf);
-  item.element.replaceWith(fresh);
-  item.element = fresh;
+  const element = imageElement(item, modelName);
+  item.element.replaceWith(element);
+  item.element = element;
 }
 
-// The next images that one request may bring.
-function taken() {
+// The next images that fit into one request.
+function nextGroup() {
   const group = [];
   let bytes = 0;
   for (const item of items) {
-    if (item.answers || item.problem || item.asked) continue;
+    if (!isOpen(item) || item.sent) continue;
     bytes += item.file.size;
-    const full = group.length >= Math.min(GROUP, state.limits.images);
-    if (full || (group.length && bytes > state.limits.upload_bytes - ROOM)) break;
-    item.asked = true;
+    const full = group.length >= Math.min(GROUP, served.limits.images);
+    if (full || (group.length && bytes > served.limits.upload_bytes - FORM_BYTES)) break;
+    item.sent = true;
     group.push(item);
   }
   return group;
 }
 
-async function worker(mine) {
-  const { model, compare } = chosen();
-  for (let group = taken(); group.length; group = taken()) {
-    const bytes = await Promise.all(group.map((item) => read(item.file)));
+async function work(controller) {
+  const { model, compare } = selected();
+  for (let group = nextGroup(); group.length; group = nextGroup()) {
+    const bytes = await Promise.all(group.map((item) => readBytes(item.file)));
     const readable = group.filter((item, i) => bytes[i]);
-    const said = readable.length
-      ? await predict(bytes.filter(Boolean), model, compare, mine.signal, () => tell(true)) : [];
-    if (mine.signal.aborted) return; // given up at the last moment: others ask about these images now
-    said.forEach((image, i) => {
-      readable[i].answers = image.problem ? null : image.answers;
-      readable[i].problem = image.problem ? sentence(image.problem.message) : null;
+    const results = readable.length
+      ? await predict(bytes.filter(Boolean), model, compare, controller.signal, () => update(true)) : [];
+    if (controller.signal.aborted) return; // other requests handle these images now
+    results.forEach((result, i) => {
+      readable[i].predictions = result.error ? null : result.predictions;
+      readable[i].error = result.error ? sentence(result.error.message) : null;
     });
     group.forEach((item, i) => {
-      if (!bytes[i]) item.problem = UNREADABLE;
+      if (!bytes[i]) item.error = UNREADABLE;
       redraw(item);
     });
-    tell(false);
-    const answers = said.flatMap((image) => image.answers);
-    if (answers.some((one) => one.digest !== serving(one.model))) document.dispatchEvent(new Event("models-changed"));
+    update();
+    const predictions = results.flatMap((result) => result.predictions);
+    if (predictions.some((one) => one.digest !== digestOf(one.model))) document.dispatchEvent(new Event("models-changed"));
   }
 }
 
-function work() {
-  tell(false);
-  const mine = running;
-  const failed = (error) => {
-    if (mine.signal.aborted) return;
-    begin();
-    stop(true);
-    tell(false);
+function startWorkers() {
+  update();
+  const controller = running;
+  const fail = (error) => {
+    if (controller.signal.aborted) return;
+    cancel();
+    setStopped(true);
+    update();
     if (error.status === 401) document.dispatchEvent(new Event("signed-out"));
-    else alertWith(error.message, again);
+    else showAlert(error.message, () => { showAlert(""); resume(); });
   };
-  while (mine.workers < AT_ONCE && items.some((item) => !item.answers && !item.problem && !item.asked)) {
-    mine.workers += 1;
-    worker(mine).catch(failed).finally(() => { mine.workers -= 1; });
+  while (controller.workers < WORKERS && items.some((item) => isOpen(item) && !item.sent)) {
+    controller.workers += 1;
+    work(controller).catch(fail).finally(() => { controller.workers -= 1; });
   }
 }
 
-// What is under way is given up; nothing has been asked.
-function begin() {
+// Cancels all requests; their images can be sent again.
+function cancel() {
   if (running) running.abort();
   running = new AbortController();
   running.workers = 0;
-  items.forEach((item) => { item.asked = false; });
+  items.forEach((item) => { item.sent = false; });
 }
 
-function stop(stopped) {
-  items.filter((item) => !item.answers && !item.problem && Boolean(item.stopped) !== stopped).forEach((item) => {
+function setStopped(stopped) {
+  items.filter((item) => isOpen(item) && Boolean(item.stopped) !== stopped).forEach((item) => {
     item.stopped = stopped;
     redraw(item);
   });
 }
 
-function again() {
-  alertWith("");
-  resume();
-}
-
 export function resume() {
-  stop(false);
-  work();
+  setStopped(false);
+  startWorkers();
 }
 
-// Other models are asked about the same images.
-function askAgain() {
-  begin();
-  alertWith("");
+function resend() {
+  items.forEach((item) => {
+    item.stopped = false;
+    redraw(item);
+  });
+  if (items.length) startWorkers();
+}
+
+// Other models were selected.
+function resendAll() {
+  cancel();
+  showAlert("");
   note = "";
   items.forEach((item) => {
-    item.answers = null;
-    item.problem = refusal(item.file);
-    item.stopped = false;
-    redraw(item);
+    item.predictions = null;
+    item.error = sizeError(item.file);
   });
-  if (items.length) work();
+  resend();
 }
 
-// Another bundle has taken the place of a chosen model: what the one before it said is asked anew.
-function renew() {
-  begin();
-  const old = items.filter((item) => item.answers && item.answers.map((said) => said.digest).join() !== digests());
-  old.forEach((item) => { item.answers = null; });
-  note = old.length ? "All were asked again: another bundle answers now" : "";
-  items.forEach((item) => {
-    item.stopped = false;
-    redraw(item);
-  });
-  if (items.length) work();
+// A selected model was replaced: predictions of the one before are made again.
+function resendOutdated() {
+  cancel();
+  const outdated = items.filter((item) => item.predictions && item.predictions.map((one) => one.digest).join() !== selectedDigests());
+  outdated.forEach((item) => { item.predictions = null; });
+  note = outdated.length ? "All images were sent again: the model was replaced" : "";
+  resend();
 }
 
 function clear() {
   items.forEach((item) => URL.revokeObjectURL(item.address));
   items = [];
   note = "";
-  begin();
+  cancel();
   byId("results").replaceChildren();
-  alertWith("");
-  tell(false);
+  showAlert("");
+  update();
   byId("choose").focus();
 }
 
 export function start() {
-  begin();
-  const room = () => (!byId("images").hidden && state.limits ? MOST - items.length : null);
+  cancel();
+  const room = () => (!byId("images").hidden && served.limits ? MAX_IMAGES - items.length : null);
   listen(room, add);
   byId("clear").addEventListener("click", clear);
-  byId("save").addEventListener("click", () => save(csv(items, nameOf, state.notice), "endocil-predictions.csv"));
-  byId("model").addEventListener("change", askAgain);
-  byId("compare").addEventListener("change", askAgain);
+  byId("save").addEventListener("click", () => save(csv(items, modelName, served.disclaimer), "endocil-predictions.csv"));
+  byId("model").addEventListener("change", resendAll);
+  byId("compare").addEventListener("change", resendAll);
 }

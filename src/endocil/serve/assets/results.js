@@ -1,58 +1,77 @@
-// One image and what the models said of it.
-import { make, percent } from "/assets/dom.js";
+// One image with its predictions, and the status line of all images.
+import { byId, make, percent, plural } from "/assets/dom.js";
 
-function thumb(item) {
+const OUT_OF_DISTRIBUTION = "Out of distribution";
+
+function thumbnail(item) {
   const missing = () => make("div", { className: "thumb no-thumb" }, "no preview");
   const image = make("img", { className: "thumb", loading: "lazy", decoding: "async", src: item.address, alt: `Image ${item.name}` });
   image.addEventListener("error", () => image.replaceWith(missing()));
   return image;
 }
 
-function shares(top) {
-  return make("ol", { className: "shares" }, ...top.map((one) => {
+function probabilities(top) {
+  return make("ol", { className: "probabilities" }, ...top.map(({ name, probability }) => {
     const bar = make("span", {});
-    bar.style.width = percent(one.probability).replace(" ", "");
-    return make("li", {}, make("span", { className: "name" }, one.name),
-      make("span", { className: "value" }, percent(one.probability)),
+    bar.style.width = percent(probability).replace(" ", "");
+    return make("li", {}, make("span", { className: "name" }, name), make("span", { className: "value" }, percent(probability)),
       make("span", { className: "track", ariaHidden: "true" }, bar));
   }));
 }
 
-function exemplars(said) {
-  if (!said.nearest.length) return null;
-  return make("div", {}, make("p", { className: "faint" }, "Most alike of what it remembers"),
-    make("ul", { className: "near" }, ...said.nearest.map((near) => {
-      const picture = make("img", { src: near.picture, alt: "", loading: "lazy", width: 88, height: 88 });
-      return make("li", {}, picture, near.name);
-    })));
+function exemplars(prediction) {
+  if (!prediction.nearest.length) return null;
+  return make("div", {}, make("p", { className: "faint" }, "Most similar exemplars"),
+    make("ul", { className: "exemplars" }, ...prediction.nearest.map((nearest) => make("li", {},
+      make("img", { src: nearest.url, alt: "", loading: "lazy", width: 88, height: 88 }), nearest.class_name))));
 }
 
-function meanHead(said) {
-  const first = said.nearest_mean && said.nearest_mean[0];
-  if (!first || first.name === said.top[0].name) return null;
+function nearestMean(prediction) {
+  const first = prediction.nearest_mean && prediction.nearest_mean[0];
+  if (!first || first.name === prediction.top[0].name) return null;
   return make("p", { className: "faint" }, `By class means: ${first.name}, ${percent(first.probability)}`);
 }
 
-function answer(said, name, several) {
-  const unsure = said.unlike === null ? "Too few held-out images to say what is unlike anything learned." : "";
-  const note = said.calibrated ? unsure : "Not calibrated: these probabilities are too sure.";
-  return make("div", { className: "answer" },
-    make("div", { className: "told" },
-      make("div", { className: "head" }, several ? make("p", { className: "who" }, name) : null,
-        said.unlike ? make("span", { className: "flag" }, "Unlike anything learned") : null),
-      shares(said.top), meanHead(said), note ? make("p", { className: "faint" }, note) : null),
-    exemplars(said));
+function predictionElement(prediction, modelName) {
+  let note = "";
+  if (!prediction.calibrated) note = "Not calibrated: these probabilities are overconfident.";
+  else if (prediction.out_of_distribution === null) note = "Too few held-out images to flag images as out of distribution.";
+  return make("div", { className: "prediction" },
+    make("div", { className: "result" },
+      make("div", { className: "head" }, modelName ? make("p", { className: "model-name" }, modelName) : null,
+        prediction.out_of_distribution ? make("span", { className: "flag" }, OUT_OF_DISTRIBUTION) : null),
+      probabilities(prediction.top), nearestMean(prediction), note ? make("p", { className: "faint" }, note) : null),
+    exemplars(prediction));
 }
 
-export function drawn(item, nameOf) {
-  const names = new Set((item.answers || []).map((said) => said.top[0].name));
-  const head = make("p", { className: "file" }, item.name,
-    names.size > 1 ? make("span", { className: "flag" }, "The models disagree") : null);
-  let body = item.stopped ? make("p", { className: "faint" }, "Not answered yet.") : make("p", { className: "waiting" }, "Waiting …");
-  if (item.problem) body = make("p", { className: "problem" }, item.problem);
-  else if (item.answers) {
-    const several = item.answers.length > 1;
-    body = make("div", { className: several ? "answers" : "answers one" }, ...item.answers.map((said) => answer(said, nameOf(said), several)));
+function content(item, modelName) {
+  if (item.error) return make("p", { className: "problem" }, item.error);
+  if (item.predictions) {
+    const several = item.predictions.length > 1;
+    return make("div", { className: several ? "predictions" : "predictions one" },
+      ...item.predictions.map((prediction) => predictionElement(prediction, several ? modelName(prediction) : "")));
   }
-  return make("li", {}, thumb(item), make("div", {}, head, body));
+  return item.stopped ? make("p", { className: "faint" }, "Not predicted yet.") : make("p", { className: "waiting" }, "Waiting …");
+}
+
+export function imageElement(item, modelName) {
+  const classes = new Set((item.predictions || []).map((prediction) => prediction.top[0].name));
+  const head = make("p", { className: "file" }, item.name,
+    classes.size > 1 ? make("span", { className: "flag" }, "The models disagree") : null);
+  return make("li", {}, thumbnail(item), make("div", {}, head, content(item, modelName)));
+}
+
+export function showStatus(items, note, busy) {
+  const done = items.filter((item) => item.predictions || item.error).length;
+  const errors = items.filter((item) => item.error).length;
+  const flagged = items.filter((item) => (item.predictions || []).some((one) => one.out_of_distribution)).length;
+  byId("bar").hidden = !items.length;
+  byId("images").classList.toggle("has-results", items.length > 0);
+  byId("save").disabled = done === 0;
+  byId("progress").hidden = done === items.length || items.some((item) => item.stopped);
+  byId("progress").value = items.length ? done / items.length : 0;
+  const summary = [`${plural(done - errors, "image")} predicted`, flagged ? `${flagged} out of distribution` : "",
+    errors ? plural(errors, "error") : ""].filter(Boolean).join(", ");
+  const progress = done < items.length ? `${done} of ${plural(items.length, "image")} predicted` : summary;
+  byId("status").textContent = [progress, note, busy ? "The server is busy; trying again …" : ""].filter(Boolean).join(". ");
 }

@@ -1,4 +1,4 @@
-"""Odd names, cookies and folders of others break nothing; the log stays a log whatever libraries say."""
+"""Unusual names, cookies and folders break nothing; the log stays valid whatever libraries print."""
 
 import asyncio
 import json
@@ -10,32 +10,32 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from serve.conftest import Told, form
+from serve.conftest import LogStream, form
 from starlette.testclient import TestClient
 from untrained import untrained, write_untrained
 
 from endocil.model.file import write_model_file
-from endocil.serve.logs import Log, ServerRecords
+from endocil.serve.monitoring import LibraryLogHandler, Log
 
 PREDICT, MODEL = "/api/v1/predict", "/api/v1/models/model-1"
 TOKEN = "a-token-that-is-long-enough"
 Serving = Callable[..., TestClient]
 
 
-def test_a_bundle_whose_name_is_no_text_is_left_out(serving: Serving, folder: Path) -> None:
+def test_a_model_file_whose_name_is_not_text_is_left_out(serving: Serving, folder: Path) -> None:
     (folder / "v2.endocil").rename(folder / "\udcff.endocil")
     client = serving(folder / "v1.endocil", models=folder)
-    assert client.get("/api/v1/models").json()["bundles"] == ["v1.endocil"]
-    assert client.put(MODEL, json={"bundle": "v1.endocil"}).status_code == 200
+    assert client.get("/api/v1/models").json()["files"] == ["v1.endocil"]
+    assert client.put(MODEL, json={"file": "v1.endocil"}).status_code == 200
 
 
 def test_a_model_whose_name_is_no_text_answers_all_the_same(
     serving: Serving, tmp_path: Path, pictures: list[bytes]
 ) -> None:
     client = serving(write_untrained(tmp_path / "\udcff.endocil", name="b\udcffd"))
-    (told,) = client.get("/api/v1/models").json()["models"]
-    assert (told["name"], told["bundle"]) == ("b\\udcffd", "\\udcff.endocil")
-    assert client.get(MODEL).json()["model"] == told
+    (summary,) = client.get("/api/v1/models").json()["models"]
+    assert (summary["name"], summary["file"]) == ("b\\udcffd", "\\udcff.endocil")
+    assert client.get(MODEL).json()["model"] == summary
     assert client.post(PREDICT, files=form(pictures[0])).status_code == 200
 
 
@@ -44,12 +44,12 @@ def test_a_folder_of_models_that_has_gone_offers_none(
 ) -> None:
     client = serving(folder / "v1.endocil", models=folder)
     folder.rename(folder.with_name("elsewhere"))
-    assert client.get("/api/v1/models").json()["bundles"] == []
-    answer = client.put(MODEL, json={"bundle": "v2.endocil"})
-    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "unknown")
+    assert client.get("/api/v1/models").json()["files"] == []
+    answer = client.put(MODEL, json={"file": "v2.endocil"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not-found")
     assert client.post(PREDICT, files=form(pictures[0])).status_code == 200
     folder.with_name("elsewhere").rename(folder)
-    assert client.get("/api/v1/models").json()["bundles"] == ["v1.endocil", "v2.endocil"]
+    assert client.get("/api/v1/models").json()["files"] == ["v1.endocil", "v2.endocil"]
 
 
 def test_the_folder_of_models_is_not_looked_into_by_the_thread_that_answers(
@@ -57,7 +57,7 @@ def test_the_folder_of_models_is_not_looked_into_by_the_thread_that_answers(
 ) -> None:
     client = serving(folder / "v1.endocil", models=folder)
     models, threads = client.service.models, list[bool]()
-    right = models.bundles
+    right = models.files
 
     def watched() -> dict[str, Path]:
         try:
@@ -68,8 +68,8 @@ def test_the_folder_of_models_is_not_looked_into_by_the_thread_that_answers(
             threads.append(False)
         return right()
 
-    monkeypatch.setattr(models, "bundles", watched)
-    assert client.put(MODEL, json={"bundle": "v2.endocil"}).status_code == 200
+    monkeypatch.setattr(models, "files", watched)
+    assert client.put(MODEL, json={"file": "v2.endocil"}).status_code == 200
     assert threads == [True]
 
 
@@ -93,37 +93,37 @@ def test_a_proxys_own_way_to_sign_in_does_not_hide_the_cookie(serving: Serving) 
     assert client.get("/api/v1/models", headers={"Authorization": "Basic dTpw"}).status_code == 401
 
 
-def test_head_is_answered_as_get_without_the_body(client: TestClient, told: Told) -> None:
+def test_head_is_answered_as_get_without_the_body(client: TestClient, log_stream: LogStream) -> None:
     for path in ("/", "/docs", "/assets/app.js", "/api/v1/health", "/api/v1/models", "/nothing"):
         head, got = client.head(path), client.get(path)
         assert (head.status_code, head.content) == (got.status_code, b"")
         assert head.headers["content-length"] == got.headers["content-length"]
-    assert json.loads(told.lines[1])["method"] == "HEAD"
+    assert json.loads(log_stream.lines[1])["method"] == "HEAD"
     wrong = client.get(PREDICT)
     assert (wrong.status_code, wrong.json()["error"]["code"]) == (405, "wrong-method")
     assert client.head(PREDICT).status_code == 405
 
 
-def test_a_bundle_without_a_threshold_flags_nothing(
+def test_a_model_without_a_threshold_flags_nothing(
     serving: Serving, tmp_path: Path, pictures: list[bytes]
 ) -> None:
     content = untrained()
-    fitted = content.manifest.calibration.model_copy(update={"unlike_threshold": None})
+    fitted = content.manifest.calibration.model_copy(update={"ood_threshold": None})
     manifest = content.manifest.model_copy(update={"calibration": fitted})
     write_model_file(tmp_path / "model.endocil", replace(content, manifest=manifest))
     client = serving(tmp_path / "model.endocil")
-    (answer,) = client.post(PREDICT, files=form(pictures[0])).json()["images"][0]["answers"]
-    assert (answer["unlike"], answer["calibrated"]) == (None, True)
-    assert client.get(MODEL).json()["calibration"]["unlike_threshold"] is None
+    (answer,) = client.post(PREDICT, files=form(pictures[0])).json()["images"][0]["predictions"]
+    assert (answer["out_of_distribution"], answer["calibrated"]) == (None, True)
+    assert client.get(MODEL).json()["calibration"]["ood_threshold"] is None
 
 
-def test_of_other_packages_the_log_says_only_that_they_spoke(told: Told) -> None:
-    records = ServerRecords(Log(told))
+def test_messages_of_other_packages_are_not_logged(log_stream: LogStream) -> None:
+    records = LibraryLogHandler(Log(log_stream))
     for name in ("asyncio", "py.warnings", "PIL.TiffImagePlugin", "uvicorn.error"):
         records.handle(
             logging.makeLogRecord({"name": name, "levelno": 30, "levelname": "WARNING", "msg": "Jane"})
         )
-    lines = [json.loads(line) for line in told.lines]
+    lines = [json.loads(line) for line in log_stream.lines]
     assert [line["source"] for line in lines] == [
         "asyncio",
         "py.warnings",
@@ -136,9 +136,9 @@ def test_of_other_packages_the_log_says_only_that_they_spoke(told: Told) -> None
 def test_standard_error_is_as_before_when_serving_has_ended() -> None:
     code = (
         "import os, sys, warnings, logging\n"
-        "from endocil.serve.logs import Log, alone_on_standard_error\n"
+        "from endocil.serve.monitoring import Log, exclusive_stderr\n"
         "log = Log()\n"
-        "with alone_on_standard_error(log):\n"
+        "with exclusive_stderr(log):\n"
         "    os.write(2, b'Jane'); warnings.warn('Jane'); logging.getLogger('asyncio').error('Jane')\n"
         "    print('Jane', file=sys.stderr); log('inside')\n"
         "os.write(2, b'after\\n'); print('and after', file=sys.stderr); log('outside')\n"

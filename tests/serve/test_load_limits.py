@@ -1,4 +1,4 @@
-"""Too much at once: told at once, and nobody with a little waits for somebody with a lot."""
+"""Overload: refused at once, and small requests do not wait for large ones."""
 
 import json
 import socket
@@ -13,12 +13,11 @@ from serve.conftest import Running, form, png, queued, until
 from serve.test_attacks import bomb, code
 from starlette.testclient import TestClient
 
-from endocil.model.disclaimer import NOTICE
+from endocil.model.disclaimer import DISCLAIMER
 from endocil.serve import service as serving_service
-from endocil.serve.guard import HEADERS
+from endocil.serve.guard import SECURITY_HEADERS
 from endocil.serve.limits import Limits
-from endocil.serve.models import ask
-from endocil.serve.server import configured
+from endocil.serve.server import configure
 
 PREDICT = "/api/v1/predict"
 Serving = Callable[..., TestClient]
@@ -26,15 +25,15 @@ Serving = Callable[..., TestClient]
 
 def waiting_images(client: TestClient) -> int:
     lines = client.get("/api/v1/metrics").text.splitlines()
-    return int(next(line for line in lines if line.startswith("endocil_waiting_images ")).split()[1])
+    return int(float(next(line for line in lines if line.startswith("endocil_waiting_images ")).split()[1]))
 
 
 class Slowly:
     """Decodes large pictures only when it is let."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.let, self.right, self.begun = threading.Semaphore(0), serving_service.pixels_of, 0
-        monkeypatch.setattr(serving_service, "pixels_of", self)
+        self.let, self.right, self.begun = threading.Semaphore(0), serving_service.decode_image, 0
+        monkeypatch.setattr(serving_service, "decode_image", self)
 
     def __call__(self, data: bytes, *how: Any) -> np.ndarray:
         if len(data) > 9_000:
@@ -92,15 +91,15 @@ def test_the_pixels_of_a_request_are_bounded_before_any_is_decoded(
     client = serving(limits=Limits(megapixels=50, request_megapixels=100))
     assert client.get("/api/v1/models").json()["limits"]["request_pixels"] == 100_000_000
     with monkeypatch.context() as within:
-        within.setattr(serving_service, "pixels_of", never)
+        within.setattr(serving_service, "decode_image", never)
         refused = client.post(PREDICT, files=form(*[bomb(7000, 7100)] * 3))
     assert code(refused) == (413, "too-large")
     assert "149,100,000 pixels in all; at most 100,000,000" in refused.json()["error"]["message"]
     assert client.service.engine.waiting == 0
     too_large_alone = [bomb(9000, 9000)] * 3  # is not decoded, and does not count
     *bad, good = client.post(PREDICT, files=form(*too_large_alone, pictures[0])).json()["images"]
-    assert all(one["problem"] for one in bad)
-    assert good["answers"]
+    assert all(one["error"] for one in bad)
+    assert good["predictions"]
 
 
 def test_comparing_needs_places_for_both_models_at_once(
@@ -119,23 +118,23 @@ def test_comparing_needs_places_for_both_models_at_once(
         assert first.result().status_code == 200
 
 
-def test_where_one_model_fails_the_other_is_not_asked_for_nobody(
+def test_where_one_model_fails_the_other_is_not_run_in_vain(
     serving: Serving, pictures: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = serving(limits=Limits(batch=1))
-    asked = list[str]()
+    ran = list[str]()
 
     def broken(loaded: Any, pixels: object) -> object:
-        asked.append(loaded.id)
-        if len(asked) > 1:  # the first has failed: soon nothing waits any more
+        ran.append(loaded.id)
+        if len(ran) > 1:  # the first has failed: soon nothing waits any more
             until(lambda: queued(client.service) == 0)
         raise ZeroDivisionError
 
     monkeypatch.setattr(client.service.engine, "predict", broken)
     response = client.post(f"{PREDICT}?compare=model-2", files=form(*pictures[:8]))
     assert code(response) == (500, "failed")
-    assert set(asked) == {"model-1"}
-    assert len(asked) <= 2
+    assert set(ran) == {"model-1"}
+    assert len(ran) <= 2
     assert (queued(client.service), client.service.engine.waiting) == (0, 0)
 
 
@@ -154,13 +153,13 @@ def test_a_pass_holds_no_more_than_a_batch_and_passes_are_counted(
     together = client.post(f"{PREDICT}?top=5", files=form(*pictures[:5], b"none", *pictures[5:10])).json()
     assert sizes == [4, 4, 2]
     text = client.get("/api/v1/metrics").text
-    assert "endocil_passes_total 3\n" in text
-    assert "endocil_passed_images_total 10\n" in text
-    answers = [image["answers"] for image in together["images"] if not image["problem"]]
+    assert "endocil_forward_passes_total 3.0\n" in text
+    assert "endocil_forward_images_total 10.0\n" in text
+    answers = [image["predictions"] for image in together["images"] if not image["error"]]
     for picture, (answer,) in zip(pictures[:10], answers, strict=True):
-        (alone,) = client.post(f"{PREDICT}?top=5", files=form(picture)).json()["images"][0]["answers"]
+        (alone,) = client.post(f"{PREDICT}?top=5", files=form(picture)).json()["images"][0]["predictions"]
         assert [one["name"] for one in answer["top"]] == [one["name"] for one in alone["top"]]
-        assert answer["unlike_score"] == pytest.approx(alone["unlike_score"], abs=1e-4)
+        assert answer["ood_score"] == pytest.approx(alone["ood_score"], abs=1e-4)
 
 
 def test_large_pictures_go_in_more_passes_and_each_is_counted(
@@ -168,11 +167,11 @@ def test_large_pictures_go_in_more_passes_and_each_is_counted(
 ) -> None:
     import torch
 
-    from endocil.model import inference as looking
+    from endocil.learning import features
 
-    monkeypatch.setattr(looking, "MOST_PIXELS", 3 * 32 * 32)
+    monkeypatch.setattr(features, "MOST_PIXELS", 3 * 32 * 32)
     sizes = list[int]()
-    ask(client.service.models.first(), torch.zeros(7, 32, 32, 3, dtype=torch.uint8), sizes.append)
+    client.service.models.get(None).predict(torch.zeros(7, 32, 32, 3, dtype=torch.uint8), sizes.append)
     assert sizes == [3, 3, 1]
 
 
@@ -195,7 +194,7 @@ def is_answered(line: socket.socket) -> bool:
     return answer.startswith(b"HTTP/1.1 200 OK")
 
 
-def test_one_connection_too_many_is_told_so(running: Callable[..., Running]) -> None:
+def test_a_surplus_connection_gets_an_error_and_the_others_go_on(running: Callable[..., Running]) -> None:
     server = running(limits=Limits(connections=3))
     lines = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(3)]
     try:
@@ -210,10 +209,10 @@ def test_one_connection_too_many_is_told_so(running: Callable[..., Running]) -> 
         for line in lines:
             line.close()
     assert head.startswith(b"HTTP/1.1 503 ")
-    told = json.loads(body)
-    assert (told["notice"], told["error"]["code"]) == (NOTICE, "full")
+    error_body = json.loads(body)
+    assert (error_body["disclaimer"], error_body["error"]["code"]) == (DISCLAIMER, "full")
     assert b"retry-after: 5" in head.lower()
-    assert all(name.lower().encode() in head.lower() for name in HEADERS)
+    assert all(name.lower().encode() in head.lower() for name in SECURITY_HEADERS)
     until(lambda: not server.server.server_state.connections)
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as line:  # there is room again
         assert is_answered(line)
@@ -221,4 +220,4 @@ def test_one_connection_too_many_is_told_so(running: Callable[..., Running]) -> 
 
 def test_a_stop_waits_as_long_as_a_request_may_take(client: TestClient) -> None:
     limits = Limits(upload_seconds=0.3, answer_seconds=0.2)
-    assert configured(client.app, "127.0.0.1", 0, limits).timeout_graceful_shutdown == 1  # type: ignore[arg-type]
+    assert configure(client.app, limits).timeout_graceful_shutdown == 1  # type: ignore[arg-type]

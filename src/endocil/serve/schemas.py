@@ -1,0 +1,168 @@
+"""Requests and responses of the API; every response carries the disclaimer."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from endocil.model.disclaimer import DISCLAIMER
+
+
+def escape_invalid(value: Any) -> Any:
+    """File names may hold bytes that are not UTF-8, which JSON cannot carry: they become backslash escapes."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {escape_invalid(key): escape_invalid(item) for key, item in value.items()}
+    return [escape_invalid(item) for item in value] if isinstance(value, list) else value
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _valid_text(cls, values: Any) -> Any:
+        return escape_invalid(values)
+
+
+class _Response(_Part):
+    disclaimer: str = DISCLAIMER
+
+
+class Error(_Part):
+    code: str = Field(description="For programs; stable between versions.")
+    message: str = Field(description="For people.")
+
+
+class ErrorResponse(_Response):
+    error: Error
+
+
+class Health(_Response):
+    status: Literal["ok"] = "ok"
+
+
+class ModelSummary(_Part):
+    """A served model; `digest` changes when another model file replaces it."""
+
+    id: str
+    name: str
+    file: str = Field(description="Name of the model file it was loaded from.")
+    digest: str = Field(description="sha256 of the model file, its identity.")
+    classes: int
+    calibrated: bool
+    created: str = Field(description="UTC, ISO 8601.")
+
+
+class RequestLimits(_Part):
+    """Limits of one request."""
+
+    upload_bytes: int
+    images: int
+    pixels: int = Field(description="Of one image.")
+    request_pixels: int = Field(description="Of all images together.")
+
+
+class ModelList(_Response):
+    models: list[ModelSummary]
+    files: list[str] = Field(description="Model files that can replace a served model.")
+    limits: RequestLimits
+    runs: bool = Field(description="Whether there are runs to browse.")
+
+
+class CalibrationSummary(_Part):
+    """Fitted on held-out images."""
+
+    images: int
+    temperature: float
+    error: float = Field(description="Expected calibration error, 0 to 1, cross-validated.")
+    error_before: float = Field(description="The same without calibration.")
+    ood_threshold: float | None = Field(
+        description="Images with a larger `ood_score` are out of distribution; null: too few held-out images."
+    )
+    ood_rate: float = Field(description="Share of images of learned classes that the threshold flags.")
+
+
+class ModelCard(_Response):
+    """Everything a model file records about itself except its settings."""
+
+    model: ModelSummary
+    method: str
+    backbone: str
+    classes: list[dict[str, Any]]
+    tasks: list[int] = Field(description="Number of new classes in each task.")
+    exemplars: dict[str, int] = Field(description="Number of exemplars of each class.")
+    preprocessing: dict[str, Any]
+    calibration: CalibrationSummary | None
+    results: dict[str, Any] | None = Field(
+        description="Test results; null where this version was not tested."
+    )
+    terms: dict[str, Any]
+    history: list[dict[str, Any]]
+
+
+class ClassProbability(_Part):
+    name: str
+    probability: float
+
+
+class NearestExemplar(_Part):
+    """An exemplar whose features are close to those of the image."""
+
+    exemplar: int = Field(description="Its row among the exemplars of the model.")
+    class_name: str
+    url: str = Field(description="Address of its pixels (PNG).")
+
+
+class Prediction(_Part):
+    """Of one model for one image."""
+
+    model: str
+    digest: str
+    calibrated: bool
+    top: list[ClassProbability]
+    nearest_mean: list[ClassProbability] | None = Field(
+        description="Of the nearest-mean head; null where the model has no class means."
+    )
+    out_of_distribution: bool | None = Field(
+        description="Not like the training images; null where the model has no threshold."
+    )
+    ood_score: float
+    nearest: list[NearestExemplar]
+
+
+class ImageResult(_Part):
+    """In the order of the upload; file names are neither stored nor repeated."""
+
+    index: int
+    error: Error | None = None
+    predictions: list[Prediction] = []
+
+
+class PredictResponse(_Response):
+    images: list[ImageResult]
+
+
+class SwapRequest(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    file: str = Field(min_length=1, max_length=255, description="One of `files`.")
+
+
+class SwapResponse(_Response):
+    previous: str = Field(description="Digest of the model that was replaced.")
+    model: ModelSummary
+
+
+class RunSummary(_Part):
+    id: str
+    name: str
+    method: str
+    classes: int
+    tasks: int
+    accuracy: float | None = Field(description="After the last task, softmax head, percent.")
+    report: str | None = Field(description="Address of its report; null where it has none.")
+
+
+class RunList(_Response):
+    runs: list[RunSummary]
+    left_out: int = Field(description="Number of runs beyond the longest list that is returned.")
