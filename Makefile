@@ -42,7 +42,7 @@ format: $(READY)  ## put every file into the common format
 
 docs: $(READY)  ## write the reference pages again and build the site into site/; a broken link fails
 	$(BIN)/python docs/make_reference.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # with --quiet, warnings would not fail
 
 bench: $(READY)  ## speed as one table of ratios; ARGS="--quick" takes minutes
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench.py $(ARGS)

@@ -50,7 +50,10 @@ def settings_page() -> str:
         parts.append(f"## {f'[{section}]' if section else 'Top level'}\n")
         parts.append("| key | default | only for | meaning |\n|---|---|---|---|")
         chosen = [row for row in rows if row[0].rpartition(".")[0] == section]
-        parts += [f"| `{key}` | {default} | {only} | {meanings[key]} |" for key, default, only in chosen]
+        parts += [
+            f"| `{key.rpartition('.')[2]}` | {default} | {only} | {meanings[key]} |"
+            for key, default, only in chosen
+        ]
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
 

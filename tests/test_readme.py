@@ -104,7 +104,12 @@ def test_the_method_of_the_docs_learns_with_its_option(
     (code,) = (code for code in blocks("docs/add-a-method.md", "python") if "class Replay" in code)
     module_of(code, "replay", tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    changes = ("method.name=replay:Replay", "method.smoothing=0.1", "train.epochs=1", "run.threads=1")
+    changes = (
+        "method.name=replay:Replay",
+        "method.smoothing=0.1",
+        "train.epochs=2",
+        "train.milestones=[0.5]",
+    )
     result = run(load_settings("smoke", changes), tmp_path / "run")
     assert result.metrics["nearest_mean"] is not None  # it keeps exemplars
 
