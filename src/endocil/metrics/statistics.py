@@ -3,7 +3,7 @@
 A measure is a function of sums over test images, so a resample is one matrix product: how often each unit was
 drawn times what each unit adds to the sums. A unit is an image, or a group of images (a patient, a clip, near
 duplicates), which is drawn whole, because images of a group are right and wrong together.
-docs/compare.md defines every number."""
+docs/statistics.md defines every number."""
 
 import math
 import statistics
