@@ -144,11 +144,13 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(HOME)))
 def test_the_examples_of_a_page_import_what_there_is(page: Path) -> None:
-    """And every test file that a page names is there."""
+    """And every test, benchmark and settings file that a page names is there."""
     text = page.read_text("utf-8")
     for line in re.findall(r"^(?:from endocil|import endocil).*$", text, re.MULTILINE):
         exec(line, {})
-    for named in re.findall(r"`(tests/[\w/]+\.py)", text):
+    for named in re.findall(
+        r"\b(?:tests|benchmarks|experiments|reproduction)/[\w/-]+\.(?:py|toml|csv)\b", text
+    ):
         assert (HOME / named).exists(), f"{page.name} names {named}"
 
 
