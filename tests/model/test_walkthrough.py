@@ -1,4 +1,4 @@
-"""The example of the page about learning on works as it stands: every command is typed, in order, in an empty folder."""
+"""The example of the page about learning on works: every command is typed, in order, in an empty folder."""
 
 import os
 import re

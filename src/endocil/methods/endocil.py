@@ -4,7 +4,7 @@ MDBR  exemplars by greedy MMD (selection.py; `memory.select`)
 PRCBL prior-regularised, class-balanced loss (losses.py; `loss`)
 CFG   calibrated gradient of the classifier (gradients.py; `gradients`)
 
-With all three exchanged back it is iCaRL bit for bit. docs/reproduce-the-paper.md lists every decision on the paper's gaps.
+With all three exchanged back it is iCaRL bit for bit. docs/reproduce-the-paper.md lists the decisions on its gaps.
 """
 
 from collections.abc import Callable
