@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup demo test test-slow test-processors check format bench clean
+.PHONY: help setup demo test test-slow test-processors check format docs bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -30,17 +30,22 @@ test-slow: $(READY)  ## the tests that take long: Ray, several processes, the br
 test-processors: $(READY)  ## the numerical tests with the instructions of other processors and 1, 2 and 4 threads
 	$(BIN)/python tests/processors.py
 
-check: $(READY)  ## format, lint, types
+check: $(READY)  ## format, lint, types, imports between rooms
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(READY)  ## put every file into the common format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(READY)  ## write the reference pages again and build the site into site/; a broken link fails
+	$(BIN)/python docs/make_reference.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # with --quiet, warnings would not fail
+
 bench: $(READY)  ## speed as one table of ratios; ARGS="--quick" takes minutes
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench.py $(ARGS)
 
 clean:  ## remove the environment and caches (runs stay)
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache dist
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache dist site

@@ -144,7 +144,7 @@ def test_images_and_seeds_drawn_together_cover_unless_three_seeds_vary_far_more_
     alike = [_covers(0.03, simulation, random) for simulation in range(200)]
     wild = [_covers(0.15, simulation, random) for simulation in range(200)]
     assert np.mean(alike) >= 0.93
-    assert np.mean(wild) < 0.93  # docs/statistics.md warns of it
+    assert np.mean(wild) < 0.93  # docs/compare.md warns of it
 
 
 def test_bootstrap_p_counts_the_rarer_side() -> None:

@@ -17,7 +17,7 @@ from endocil.data.frame import find_view  # noqa: E402
 from endocil.model.model import Model  # noqa: E402
 from endocil.model.onnx import FRAME, export  # noqa: E402
 
-PAGE = (Path(__file__).parents[2] / "docs" / "export.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text("utf-8").split("## Export to ONNX\n")[1]
 (EXAMPLE,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 SMALL, LARGE = (48, 40), (500, 331)  # the large one is shrunk while it is decoded
 
@@ -32,7 +32,7 @@ def save_picture(path: Path, shape: tuple[int, int], orientation: int) -> None:
 
 def run_example(code: str) -> np.ndarray:
     names: dict = {}
-    exec(compile(code, "docs/export.md", "exec"), names)
+    exec(compile(code, "docs/deploy.md", "exec"), names)
     return names["probabilities"][0]
 
 

@@ -1,4 +1,4 @@
-"""The walk-through page works as it stands: every command is typed, in order, in an empty folder."""
+"""The example of the page about learning on works: every command is typed, in order, in an empty folder."""
 
 import os
 import re
@@ -10,7 +10,7 @@ import pytest
 
 from endocil.model.file import read_model_file
 
-PAGE = Path(__file__).parents[2] / "docs" / "walkthrough.md"
+PAGE = Path(__file__).parents[2] / "docs" / "learn-on.md"
 
 
 def blocks() -> list[str]:

@@ -20,7 +20,7 @@ from endocil.reports.figures.material import Material, NotDrawnError
 from endocil.reports.figures.style import COLOURS, line_style
 from endocil.runs.records import RunRecord, read_run
 
-DOCS = Path(__file__).parents[2] / "docs" / "figures.md"
+DOCS = Path(__file__).parents[2] / "docs" / "compare.md"
 WITHOUT_UMAP = [name for name in NAMES if name not in ("umap", "density")]
 
 

@@ -30,7 +30,7 @@ Devices = Annotated[
     int, typer.Option("--devices", min=1, help="Processes on this machine, one for each device.")
 ]
 Nodes = Annotated[
-    int, typer.Option("--nodes", min=1, help="Machines, each with as many devices (see docs/scale.md).")
+    int, typer.Option("--nodes", min=1, help="Machines, each with as many devices (see docs/run.md).")
 ]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
 Ledger = Annotated[Path, typer.Option("--ledger", help="Folder of the ledger.")]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DEMO_METHODS = ("finetune", "icarl", "endocil", "joint")
 
-SweepFileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A sweep file (docs/sweeps.md).")]
+SweepFileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A sweep file (docs/run.md).")]
 Folder = Annotated[
     Path | None,
     typer.Option("-o", "--output", help="Folder of the sweep, new or to go on with; runs/NAME if not given."),

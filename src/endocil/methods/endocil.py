@@ -4,7 +4,7 @@ MDBR  exemplars by greedy MMD (components/selection.py; `memory.select`)
 PRCBL prior-regularised, class-balanced loss (components/losses.py; `loss`)
 CFG   calibrated gradient of the classifier (components/gradients.py; `gradients`)
 
-With all three exchanged back it is iCaRL bit for bit. docs/protocol.md lists every decision on the paper's gaps.
+With all three exchanged back it is iCaRL bit for bit. docs/reproduce-the-paper.md lists the decisions on its gaps.
 """
 
 from typing import Any, Literal, get_args

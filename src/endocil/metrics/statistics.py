@@ -4,7 +4,7 @@ A measure is a function of sums over test images, so a resample is one matrix pr
 drawn times what each unit adds to the sums. A unit is an image, or a group of images (a patient, a clip, near
 duplicates), which is drawn whole, because images of a group are right and wrong together.
 scipy.stats is imported where it is used: it takes a second, and most commands need none of it.
-docs/statistics.md defines every number."""
+docs/compare.md defines every number."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -138,7 +138,7 @@ def _flatten(table: Mapping[str, Any], is_value: Callable[[Mapping[str, Any]], b
 def read_sweep(path: Path) -> SweepFile:
     """The file's content; an unknown key is refused with the known ones."""
     if not path.is_file():
-        raise SettingsError(f"there is no sweep file {path}; see docs/sweeps.md for its form")
+        raise SettingsError(f"there is no sweep file {path}; see docs/run.md for its form")
     try:
         sweep = SweepFile.model_validate(tomllib.loads(path.read_text("utf-8", "replace")))
     except tomllib.TOMLDecodeError as error:

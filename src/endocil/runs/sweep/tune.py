@@ -22,9 +22,7 @@ Point = dict[str, Any]
 def points(file: SweepFile) -> list[Point]:
     """The settings to try: the whole grid of lists, or as many as `samples` drawn at random, the same each time."""
     if not file.search:
-        raise SettingsError(
-            "there is nothing to search: give the sweep file a [search] table (docs/sweeps.md)"
-        )
+        raise SettingsError("there is nothing to search: give the sweep file a [search] table (docs/run.md)")
     ranges = [key for key, values in file.search.items() if isinstance(values, Range)]
     if file.samples is None and ranges:
         raise SettingsError(
