@@ -13,7 +13,7 @@ BESIDE_THE_PAPER = """\
 Ours is the mean ± sample standard deviation over seeds. The paper's number is one run of unknown seed and split, so a
 difference is *within noise* when one more run of ours could give it: within the 95 % prediction interval over our
 seeds, widened by the sampling of two sets of test images. One seed shows no spread and is not judged.
-docs/statistics.md has the formula. Runs at another scale are listed apart and compared with nothing of the paper."""
+docs/compare.md has the formula. Runs at another scale are listed apart and compared with nothing of the paper."""
 JUDGED = """\
 A claim *holds* when the 95 % t interval of the difference over the seeds that both sides share lies on its side, for
 every comparison it makes; it *does not hold* when one lies clearly on the other side (widened for the number of

@@ -44,6 +44,23 @@ METHODS: dict[str, type[Method]] = {
 RESERVED_OPTIONS = ("schedule", "seed")  # constructor arguments that do not come from [method]
 
 
+METHOD_TITLES = {
+    "finetune": "Finetune",
+    "joint": "JointTrain",
+    "ewc": "EWC",
+    "lwf": "LwF",
+    "icarl": "iCaRL",
+    "bic": "BiC",
+    "wa": "WA",
+    "der": "DER",
+    "foster": "FOSTER",
+    "memo": "MEMO",
+    "mrfa": "MRFA",
+    "dgr": "DGR",
+    "endocil": "EndoCIL",
+}
+
+
 def method_class(name: str) -> type[Method]:
     """The method of this name, or one of the user's own."""
     named: object = resolve("method.name", name, METHODS)

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from importlib.metadata import version
 
 import torch
 from torch import Tensor
 
-import endocil
 from endocil.errors import EndocilError
 from endocil.learning.features import CLASS_MEANS, class_means, look
 from endocil.learning.memory import KeptImages, Provenance
@@ -62,15 +62,15 @@ def forget(
     found, measured = _measured_again(found, content, emptied, gone, trust=trust)
     told = (*measured, *_still_saw(content, gone, asked))
     removed = _counted(content, asked)
-    version = Step(
+    step_record = Step(
         made=datetime.now(UTC).isoformat(timespec="seconds"),
         by="forget",
-        endocil=endocil.__version__,
+        endocil=version("endocil"),
         parent=content.digest or None,
         removed=removed,
         note="; ".join(told),
     )
-    manifest = found.manifest.model_copy(update={"history": (*content.manifest.history, version)})
+    manifest = found.manifest.model_copy(update={"history": (*content.manifest.history, step_record)})
     return Forgotten(replace(found, manifest=manifest, digest=""), *gone, told)
 
 

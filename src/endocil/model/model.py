@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
+from importlib.metadata import version
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
@@ -22,7 +23,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-import endocil
 from endocil.data.augment import DEVIATION, MEAN
 from endocil.data.cache import Images
 from endocil.data.decode import RULES
@@ -335,10 +335,10 @@ class Model:
             else LearnedClass(name=name, task=task.index, images=n)
             for name, n in zip(step.classes, counts, strict=True)
         )
-        version = Step(
+        step_record = Step(
             made=datetime.now(UTC).isoformat(timespec="seconds"),
             by=by,
-            endocil=endocil.__version__,
+            endocil=version("endocil"),
             parent=self.digest or None,
             added={name: n for name, n in sorted(zip(step.classes, counts, strict=True)) if n},
             changes=self._changes,
@@ -361,7 +361,7 @@ class Model:
             metrics=None,
             environment=environment(self.settings),
             terms=before.terms if before else terms,
-            history=(*(before.history if before else ()), version),
+            history=(*(before.history if before else ()), step_record),
             learns=True,
             keeps_images=before.keeps_images if before else True,
         )

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,8 +77,6 @@ def describe(model: "onnx.ModelProto", content: ModelFile) -> None:
     """Write it into the model's metadata."""
     import onnx
 
-    from endocil import __version__
-
     manifest = content.manifest
     name = manifest.name.encode("utf-8", "backslashreplace").decode()  # of a file, it may be no text
     said: dict[str, Any] = {
@@ -87,9 +86,9 @@ def describe(model: "onnx.ModelProto", content: ModelFile) -> None:
         "preprocessing": json.dumps(preprocessing_of(manifest.preprocessing)),
         "calibration": json.dumps(manifest.calibration and calibration_of(manifest.calibration, content)),
         "model": content.digest,
-        "endocil": __version__,
+        "endocil": version("endocil"),
     }
-    model.producer_name, model.producer_version = "endocil", __version__
+    model.producer_name, model.producer_version = "endocil", version("endocil")
     model.doc_string = f"{DISCLAIMER} {name}: {len(content.classes)} classes."
     onnx.helper.set_model_props(model, said)
 

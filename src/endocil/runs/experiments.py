@@ -12,26 +12,11 @@ from endocil.datasets.public.catalogue import CATALOGUE
 from endocil.errors import EndocilError
 from endocil.io.files import last_name, portable
 from endocil.io.tables import DASH
-from endocil.methods import method_class, method_options
+from endocil.methods import METHOD_TITLES, method_class, method_options
 from endocil.methods.base import milestone_epochs
 from endocil.runs.records import is_incremental
 
 OWN_SECTIONS = ("method.", "memory.")  # their keys are shown without the section
-METHOD_TITLES = {
-    "finetune": "Finetune",
-    "joint": "JointTrain",
-    "ewc": "EWC",
-    "lwf": "LwF",
-    "icarl": "iCaRL",
-    "bic": "BiC",
-    "wa": "WA",
-    "der": "DER",
-    "foster": "FOSTER",
-    "memo": "MEMO",
-    "mrfa": "MRFA",
-    "dgr": "DGR",
-    "endocil": "EndoCIL",
-}
 
 Budget = Mapping[str, int | str | None]
 
