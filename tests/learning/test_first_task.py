@@ -119,7 +119,7 @@ def test_a_life_that_takes_its_first_task_from_another_is_the_life_that_trains_i
             )
         assert differing(state_of(alone.method), state_of(taken.method)) == [], name
         if alone.memory is not None:
-            assert taken.memory.records(images) == alone.memory.records(images)
+            assert taken.memory.records() == alone.memory.records()
         first, told = untimed(alone.folder), untimed(taken.folder)
         shared = [record.pop("shared", False) for record in told]
         assert told == first

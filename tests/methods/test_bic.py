@@ -204,8 +204,8 @@ def test_images_of_known_classes_are_held_out_like_others_and_all_images_may_bec
     life = Life(images, tmp_path, new_method("bic", epochs=1)).live(1)
     task = life.scenario.tasks[1]
     new = life.new_images(task) + ImageSet.of(images, life.scenario.rows("test", slice(0, 1)))
-    data = TaskData(new, life.learner._exemplars())
-    life.learner.learn(task, new)
+    data = TaskData(new, life.data(life.scenario.tasks[0]).exemplars)
+    life.learner.learn(task, new, life.images.table.classes)
     first, second = life.method.phases(task, data)
     assert len(set(second.images.counts(task.n_seen).tolist())) == 1
     assert sorted((first.images + second.images).rows.tolist()) == sorted(data.all.rows.tolist())

@@ -124,8 +124,8 @@ def test_images_of_known_classes_may_come_with_new_ones(name: str, lives: Lives,
     life = lives.after(name, 1, tmp_path)
     for task in life.scenario.tasks[1:2]:
         known = ImageSet.of(life.images, life.scenario.rows("train", task.old)[::3])
-        data = TaskData(life.new_images(task) + known, life.learner._exemplars())
-        life.learner.learn(task, data.new)
+        data = TaskData(life.new_images(task) + known, life.data(life.scenario.tasks[0]).exemplars)
+        life.learner.learn(task, data.new, life.images.table.classes)
         assert life.method(torch.randn(2, 3, 32, 32)).isfinite().all()
 
 
@@ -149,12 +149,12 @@ def test_a_remainder_of_one_image_and_a_class_below_the_quota_are_learned(
     few = torch.cat(
         [rows[labels == 0][:2], rows[labels == 1][:7]]
     )  # 9 images in batches of 8; a class of 2 < 4
-    life.learner.learn(life.scenario.tasks[0], ImageSet.of(life.images, few))
+    life.learner.learn(life.scenario.tasks[0], ImageSet.of(life.images, few), life.images.table.classes)
     for task in life.scenario.tasks[1:]:
-        life.learner.learn(task, life.new_images(task))
+        life.learner.learn(task, life.new_images(task), life.images.table.classes)
     assert life.method(torch.randn(2, 3, 32, 32)).isfinite().all()
     if life.memory is not None:
-        assert life.learner._exemplars().counts(6).tolist()[:2] == [2, 4]
+        assert life.data(life.scenario.tasks[0]).exemplars.counts(6).tolist()[:2] == [2, 4]
 
 
 def test_a_fresh_method_grown_alike_accepts_a_trained_state(name: str, lives: Lives, tmp_path: Path) -> None:

@@ -173,10 +173,10 @@ def test_one_new_class_known_classes_and_a_remainder_of_one_image_are_learned(
     task = life.scenario.tasks[1]
     known = ImageSet.of(images, life.scenario.rows("test", slice(0, 2))[:4])
     new = life.new_images(task).take(torch.arange(5)) + known
-    (phase,) = life.method.phases(task, TaskData(new, life.learner._exemplars()))
+    (phase,) = life.method.phases(task, TaskData(new, life.data(life.scenario.tasks[0]).exemplars))
     assert [len(part) for part in cut(torch.arange(len(phase.images)), 8)] == [8, 9]
     assert task.n_new == 1
-    life.learner.learn(task, new)
+    life.learner.learn(task, new, life.images.table.classes)
     assert all(value.isfinite().all() for value in state_of(life.method).values())
     assert life.method(torch.randn(1, 3, 32, 32)).shape == (1, 3)
 

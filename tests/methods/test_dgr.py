@@ -259,7 +259,9 @@ def test_a_life_remembers_how_many_images_each_class_had_and_predicts_without_th
     (_, task, last), kept = life.scenario.tasks, set(life.kept_rows()[0].tolist())
     assert life.method.statistics[dgr.COUNTS].tolist() == [11, 8]
     known = [row for row in life.scenario.rows("train", slice(0, 1)).tolist() if row not in kept]
-    life.learner.learn(task, life.new_images(task) + ImageSet.of(images, torch.tensor(known)))
+    life.learner.learn(
+        task, life.new_images(task) + ImageSet.of(images, torch.tensor(known)), life.images.table.classes
+    )
     assert life.method.statistics[dgr.COUNTS].tolist() == [11 + len(known), 8, 9]
     life.step(last)  # a class smaller than the quota among its three
     pictures = torch.randn(2, 3, 32, 32)

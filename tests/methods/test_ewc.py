@@ -217,7 +217,7 @@ def test_one_new_class_and_images_of_known_classes_take_all_seen_logits(
     again = Life(images, tmp_path / "again", new_method("ewc", epochs=1), increments=(2, 4)).live(1)
     task = again.scenario.tasks[1]
     rows = torch.cat([again.scenario.rows("train", slice(1, 2)), again.scenario.rows("train", task.new)])
-    again.learner.learn(task, ImageSet.of(images, rows))
+    again.learner.learn(task, ImageSet.of(images, rows), again.images.table.classes)
     assert '"images of known classes: cross-entropy' in (again.folder / "events.jsonl").read_text("utf-8")
     assert len(again.method.statistics["fisher/classifier.bias"]) == 6
 

@@ -188,7 +188,7 @@ def test_which_network_is_evaluated_changes_neither_training_nor_the_choice_of_e
         for name in ("teacher", "student")
     )
     assert differing(state_of(teacher.method), state_of(student.method)) == ["statistics/class_means"]
-    assert teacher.memory.records(images) == student.memory.records(images)
+    assert teacher.memory.records() == student.memory.records()
     assert teacher.method.statistics["class_means"].shape == (3, 2 * WIDTH)
     assert student.method.statistics["class_means"].shape == (3, WIDTH)
 
@@ -225,7 +225,9 @@ def test_images_of_known_classes_are_learned_and_counted(images: Images, tmp_pat
     life = Life(images, tmp_path, new_method("foster", epochs=1)).live(1)
     task, kept = life.scenario.tasks[1], set(life.kept_rows()[0].tolist())
     known = [row for row in life.scenario.rows("train", slice(0, 1)).tolist() if row not in kept]
-    life.learner.learn(task, life.new_images(task) + ImageSet.of(images, torch.tensor(known)))
+    life.learner.learn(
+        task, life.new_images(task) + ImageSet.of(images, torch.tensor(known)), life.images.table.classes
+    )
     assert life.method(torch.randn(1, 3, 32, 32)).shape == (1, 3)
     assert [len(life.kept_rows()[label]) for label in range(3)] == [4, 4, 4]
 

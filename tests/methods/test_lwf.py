@@ -174,7 +174,7 @@ def test_images_of_known_classes_take_all_seen_logits_and_the_log_says_so(
     life = life_of(images, tmp_path).live(1)
     task = life.scenario.tasks[1]
     rows = torch.cat([life.scenario.rows("train", slice(1, 2)), life.scenario.rows("train", task.new)])
-    life.learner.learn(task, ImageSet.of(images, rows))
+    life.learner.learn(task, ImageSet.of(images, rows), life.images.table.classes)
     assert '"images of known classes: cross-entropy' in (life.folder / "events.jsonl").read_text("utf-8")
     (phase,) = life.method.phases(task, life.data(task))  # without them, the new classes alone again
     outcome = phase.objective(batch := a_batch(phase))

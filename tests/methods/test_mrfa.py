@@ -227,7 +227,9 @@ def test_uneven_tasks_frozen_stages_and_known_classes_are_learned(images: Images
     life = Life(images, tmp_path, method).live(1)  # then 17 images: the last batch would be one image
     task, kept = life.scenario.tasks[1], set(life.kept_rows()[0].tolist())
     known = [row for row in life.scenario.rows("train", slice(0, 1)).tolist() if row not in kept]
-    life.learner.learn(task, life.new_images(task) + ImageSet.of(images, torch.tensor(known)))
+    life.learner.learn(
+        task, life.new_images(task) + ImageSet.of(images, torch.tensor(known)), life.images.table.classes
+    )
     life.step(life.scenario.tasks[2])
     assert life.method(torch.randn(1, 3, 32, 32)).shape == (1, 6)
     method.requires_grad_(True)(torch.randn(2, 3, 32, 32)).sum().backward()

@@ -176,13 +176,13 @@ def test_rows_are_aligned_before_exemplars_are_chosen(
     images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     life = life_of(images, tmp_path).live(1)
-    task, add, ratios = life.scenario.tasks[1], life.memory.add, []
+    task, choose, ratios = life.scenario.tasks[1], life.memory.choose, []
 
     def watched(*arguments: object) -> object:
         ratios.append(common.alignment_factor(life.method.classifier, task).item())
-        return add(*arguments)
+        return choose(*arguments)
 
-    monkeypatch.setattr(life.memory, "add", watched)
+    monkeypatch.setattr(life.memory, "choose", watched)
     life.step(task)
     assert ratios == [pytest.approx(1.0, rel=1e-6)]
 
@@ -216,7 +216,9 @@ def test_images_of_known_classes_are_learned_and_compete_with_the_old_exemplars(
     task = life.scenario.tasks[1]
     old = life.kept_rows()[0].tolist()
     more = [row for row in life.scenario.rows("train", slice(0, 1)).tolist() if row not in old]
-    life.learner.learn(task, ImageSet.of(images, torch.tensor(more)) + life.new_images(task))
+    life.learner.learn(
+        task, ImageSet.of(images, torch.tensor(more)) + life.new_images(task), life.images.table.classes
+    )
     assert set(life.kept_rows()[0].tolist()) <= {*old, *more}
     assert len(life.kept_rows()[0]) == QUOTA
     assert common.alignment_factor(life.method.classifier, task).item() == pytest.approx(1.0, rel=1e-6)

@@ -31,7 +31,7 @@ def test_every_single_wrong_bit_and_every_cut_is_seen(tmp_path: Path) -> None:
         flipped[place] ^= 1 << (place % 8)
         for wrong in (bytes(flipped), data[:place]):
             (tmp_path / "wrong").write_bytes(wrong)
-            with pytest.raises(EndocilError, match=r"is damaged|is not a bundle"):
+            with pytest.raises(EndocilError, match=r"is damaged|is not a model file"):
                 read_archive(tmp_path / "wrong")
 
 
@@ -53,9 +53,9 @@ def test_a_file_that_is_written_over_is_the_old_one_or_the_new_one(
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("../evil", "'../evil', which no bundle has"),
+        ("../evil", "'../evil', which no model has"),
         ("a.pkl", "'a.pkl'"),
-        ("exemplars/1.png", "which no bundle"),
+        ("exemplars/1.png", "which no model"),
     ],
 )
 def test_other_names_are_refused(tmp_path: Path, name: str, reason: str) -> None:

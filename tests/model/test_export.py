@@ -58,11 +58,11 @@ def test_the_file_says_what_whoever_runs_it_has_to_know(tmp_path: Path) -> None:
     said = session_of(made.path).get_modelmeta().custom_metadata_map
     assert said["notice"] == DISCLAIMER == "Research software, not for clinical use."
     assert tuple(json.loads(said["classes"])) == CLASSES
-    assert said["bundle"] == read_model_file(bundle).digest
+    assert said["model"] == read_model_file(bundle).digest
     preprocessing, calibration = json.loads(said["preprocessing"]), json.loads(said["calibration"])
     assert (preprocessing["size"], preprocessing["mean"]) == (32, [0.485, 0.456, 0.406])
     assert calibration["temperature"] == 1.7
-    assert calibration["ood_score"] == "the output ood_score; unlike where it is above ood_threshold"
+    assert calibration["ood_score"] == "the output ood_score; out of distribution where it is above ood_threshold"
     assert calibration["mean_probabilities"] == "softmax of -mean_distances / mean_temperature"
     (given,) = session_of(made.path).get_inputs()
     assert (given.name, given.type, given.shape[1:]) == ("pixels", "tensor(uint8)", [32, 32, 3])
@@ -138,7 +138,7 @@ def test_the_command_says_little_and_what_counts(tmp_path: Path) -> None:
     assert done.stderr == ""
     first, second, third = done.stdout.splitlines()
     assert first == "wrote model.onnx: logits, probabilities, features"
-    assert second.startswith("like torch on 15 images of the bundle: differs by at most ")
+    assert second.startswith("like torch on 15 images of the model: differs by at most ")
     assert third == DISCLAIMER
     assert np.isfinite(
         session_of(tmp_path / "model.onnx").run(["logits"], {"pixels": np.zeros((1, 32, 32, 3), np.uint8)})[0]
@@ -186,7 +186,7 @@ def test_the_bundle_is_never_written_over(tmp_path: Path, how: str) -> None:
     else:
         path = bundle if how == "the same name" else tmp_path / "." / tmp_path.name / ".." / "model.endocil"
         (tmp_path / tmp_path.name).mkdir()
-    with pytest.raises(EndocilError, match="is the bundle that is exported; choose another file with -o"):
+    with pytest.raises(EndocilError, match="is the model that is exported; choose another file with -o"):
         export(bundle, path)
     assert bundle.read_bytes() == before
 

@@ -80,7 +80,7 @@ def test_it_says_what_still_saw_them(tiny_content: ModelFile) -> None:
     assert any("class means" in line for line in exemplar.lines)
     held = forget(tiny_content, images=[tiny_content.held_out.provenance[0].image])
     assert (held.exemplars, held.held_out) == (0, 1)
-    assert "held-out pictures were never learned from: nothing else saw them" in held.lines
+    assert "held-out images were never learned from: nothing else saw them" in held.lines
     assert held.content.manifest.metrics == tiny_content.manifest.metrics
     assert held.content.manifest.calibration is not None
     assert held.content.manifest.calibration.images == len(tiny_content.held_out) - 1
@@ -91,14 +91,14 @@ def test_images_that_were_learned_and_not_kept_are_not_denied(tiny_content: Mode
     first, *rest = tiny_content.held_out.provenance
     alone = replace(
         tiny_content,
-        held_out=replace(tiny_content.held_out, origins=(replace(first, group="only here"), *rest)),
+        held_out=replace(tiny_content.held_out, provenance=(replace(first, group="only here"), *rest)),
     )
     unkept = (
         "Images of it that were learned and not kept cannot be told from here: the weights may have seen them"
     )
     found = forget(alone, groups=["only here"])
     assert (found.exemplars, found.held_out) == (0, 1)
-    assert f"held-out pictures were never learned from. {unkept}" in found.lines
+    assert f"held-out images were never learned from. {unkept}" in found.lines
     assert not any("nothing else saw them" in line for line in found.lines)
     for kind in ("groups", "sources"):
         with pytest.raises(EndocilError, match=re.escape(unkept)):
@@ -166,7 +166,7 @@ def test_what_matches_nothing_is_refused_with_what_is_near(tiny_content: ModelFi
     group = origins(tiny_content)[0].group
     with pytest.raises(EndocilError, match=re.escape(f"near to it: {group}")):
         forget(tiny_content, groups=[f"{group}x"])
-    with pytest.raises(EndocilError, match="no picture of the bundle has the source 'zzzz'"):
+    with pytest.raises(EndocilError, match="no image of the model has the source 'zzzz'"):
         forget(tiny_content, sources=["zzzz"])
     with pytest.raises(EndocilError, match="nothing is to be forgotten"):
         forget(tiny_content)
@@ -206,6 +206,6 @@ def test_a_bundle_without_pictures_has_nothing_to_show_or_forget(
     result = endocil("memory", tmp_path / "empty.endocil", "--sheet", tmp_path / "m.png")
     assert result.returncode == 1
     assert "0 exemplars and 0 held-out images" in result.stdout
-    assert "the bundle holds no pictures" in result.stderr
+    assert "the model holds no images" in result.stderr
     with pytest.raises(EndocilError, match="has the group 'p'"):
         forget(empty, groups=["p"])

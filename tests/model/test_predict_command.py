@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from endocil.cli.main import main as cli
+from endocil.cli.main import main
 
 
 def endocil(*arguments: object) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["endocil", *map(str, arguments)])
         try:
-            cli.main()
+            main()
         except SystemExit as ended:
             if ended.code:
                 raise
@@ -54,7 +54,7 @@ def test_a_run_becomes_a_file_that_predicts(
     assert [row["image"] for row in rows] == ["a/1.png", "a/2.png", "b/1.png", "a/3.png"]
     for row in rows[:3]:
         assert float(row["probability_1"]) >= float(row["probability_2"]) > 0
-        assert row["unlike"] in ("yes", "no")
+        assert row["out_of_distribution"] in ("yes", "no")
         assert row["calibrated"] == "yes"
         assert row["mean_class"]
         assert row["exemplar_1_class"]
@@ -79,7 +79,7 @@ def test_too_few_held_out_images_for_the_rate_are_told_and_flag_nothing(
     shown = capsys.readouterr().out
     assert told in shown
     assert "unlike anything learned\n" not in shown
-    assert {(row["calibrated"], row["unlike"]) for row in rows_of(out)[:3]} == {("yes", "")}
+    assert {(row["calibrated"], row["out_of_distribution"]) for row in rows_of(out)[:3]} == {("yes", "")}
 
 
 def test_odd_names_on_the_disk_are_predicted_and_shown_printable(
@@ -156,7 +156,7 @@ def test_errors_are_one_line(
     cut = tmp_path / "cut.endocil"
     cut.write_bytes(tiny_bundle.read_bytes()[:5000])
     assert "was cut" in refused(capsys, "predict", cut, folder, "-o", out)
-    assert "there is no bundle" in refused(capsys, "predict", tmp_path / "none", folder, "-o", out)
+    assert "there is no model" in refused(capsys, "predict", tmp_path / "none", folder, "-o", out)
     assert "none of the 1 images" in refused(
         capsys, "predict", tiny_bundle, folder / "a" / "3.png", "-o", out
     )

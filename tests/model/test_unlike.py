@@ -95,7 +95,7 @@ def test_a_bundle_flags_its_images_at_the_rate_it_says_and_others_by_the_same_th
     others = 255 - tiny_content.held_out.pixels
     said = Model.from_file(tiny_content).predict(list(others.numpy()))
     assert said.out_of_distribution is not None
-    assert torch.equal(said.unlike, said.ood_score > fitted.ood_threshold)
+    assert torch.equal(said.out_of_distribution, said.ood_score > fitted.ood_threshold)
 
 
 def test_the_spread_comes_back_from_the_file_and_serves_without_exemplars(
