@@ -79,15 +79,15 @@ def test_tasks_own_the_classes_in_their_order(tiny_content: ModelFile) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_file_of_version_0_1_is_refused_with_the_way_out(rewritten: Callable[..., Path], number: int) -> None:
+def test_a_file_of_version_0_1_is_refused_with_the_way_out(
+    rewritten: Callable[..., Path], number: int
+) -> None:
     with pytest.raises(EndocilError, match=rf"has format {number}; .* reads 3: make it again from its run"):
         read_model_file(rewritten(MANIFEST, in_manifest("format", to=number)))
 
 
 def test_a_newer_format_says_to_update(rewritten: Callable[..., Path]) -> None:
-    with pytest.raises(
-        EndocilError, match="has format 7; this version of endocil reads 3: update endocil"
-    ):
+    with pytest.raises(EndocilError, match="has format 7; this version of endocil reads 3: update endocil"):
         read_model_file(rewritten(MANIFEST, in_manifest("format", to=7)))
 
 

@@ -62,7 +62,10 @@ def test_the_file_says_what_whoever_runs_it_has_to_know(tmp_path: Path) -> None:
     preprocessing, calibration = json.loads(said["preprocessing"]), json.loads(said["calibration"])
     assert (preprocessing["size"], preprocessing["mean"]) == (32, [0.485, 0.456, 0.406])
     assert calibration["temperature"] == 1.7
-    assert calibration["ood_score"] == "the output ood_score; out of distribution where it is above ood_threshold"
+    assert (
+        calibration["ood_score"]
+        == "the output ood_score; out of distribution where it is above ood_threshold"
+    )
     assert calibration["mean_probabilities"] == "softmax of -mean_distances / mean_temperature"
     (given,) = session_of(made.path).get_inputs()
     assert (given.name, given.type, given.shape[1:]) == ("pixels", "tensor(uint8)", [32, 32, 3])

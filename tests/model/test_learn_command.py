@@ -18,7 +18,8 @@ from PIL import Image
 from endocil import EndocilError
 from endocil.io.files import write_csv
 from endocil.model.file import ModelFile, read_model_file, write_model_file
-from endocil.runs.learn import learn, read_newcomers
+from endocil.model.model import Model
+from endocil.runs.learn import learn, read_new_images
 from endocil.runs.run import run
 
 
@@ -67,7 +68,7 @@ def test_run_bundle_learn_is_the_bundle_of_the_whole_run(pictures: Path, tmp_pat
 def test_killed_and_typed_again_it_ends_in_the_same_bundle(
     bundle: Path, pictures: Path, tmp_path: Path
 ) -> None:
-    straight = learn(bundle, pictures / "from-3.csv", tmp_path / "straight.endocil").content
+    straight = learn(bundle, pictures / "from-3.csv", tmp_path / "straight.endocil").file()
     output, work = tmp_path / "killed.endocil", tmp_path / "killed.endocil.learning"
     typed = ("learn", bundle, pictures / "from-3.csv", "-o", output, "--set", "run.checkpoint_seconds=0")
     process = subprocess.Popen(command(*typed), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -109,7 +110,7 @@ def test_a_stopped_step_refuses_another_bundle_other_images_and_other_settings(
     other = tmp_path / "other.endocil"
     content = read_model_file(bundle)
     write_model_file(other, replace(content, manifest=content.manifest.model_copy(update={"name": "x"})))
-    with pytest.raises(EndocilError, match="is of a step with other bundle"):
+    with pytest.raises(EndocilError, match="is of a step with other model file"):
         learn(other, new, output)
     learn(bundle, new, output, changes=["run.checkpoint_seconds=1"])
     assert output.exists()
@@ -122,8 +123,8 @@ def test_the_old_bundle_is_not_touched_and_an_output_is_not_written_over(
     before = bundle.read_bytes()
     learned = learn(bundle, pictures / "from-3.csv", tmp_path / "new.endocil")
     assert bundle.read_bytes() == before
-    history = learned.content.manifest.history
-    assert [version.by for version in history] == ["bundle", "learn"]
+    history = learned.manifest.history
+    assert [version.by for version in history] == ["run", "run", "learn"]
     assert history[-1].added == {"class-03": 7, "class-04": 7}
     with pytest.raises(EndocilError, match=re.escape("new.endocil is there already")):
         learn(bundle, pictures / "from-3.csv", tmp_path / "new.endocil")
@@ -143,13 +144,13 @@ def test_a_folder_is_learned_with_the_held_out_share_that_is_asked_for(
     bundle: Path, pictures: Path, tmp_path: Path
 ) -> None:
     new = folder_of(pictures, tmp_path / "new", "class-04")
-    content = learn(bundle, new, tmp_path / "a.endocil", validation=0.3).content
+    content = learn(bundle, new, tmp_path / "a.endocil", validation=0.3).file()
     held = [origin for origin in content.held_out.provenance if origin.class_name == "class-04"]
     assert len(held) == 3
     assert content.manifest.classes[-1].images == 7
     trained = {origin.image for origin in content.exemplars.provenance}
     assert not trained & {origin.image for origin in held}
-    assert learn(bundle, new, tmp_path / "b.endocil").content.manifest.classes[-1].images == 10
+    assert learn(bundle, new, tmp_path / "b.endocil").manifest.classes[-1].images == 10
 
 
 def test_a_calibration_is_of_every_class_or_there_is_none(
@@ -159,13 +160,13 @@ def test_a_calibration_is_of_every_class_or_there_is_none(
     packed(bundle.parent / "run", held_out=0).save(unheld)
     told: list[str] = []
     found = learn(unheld, pictures / "from-3.csv", tmp_path / "new.endocil", tell=told.append)
-    assert {origin.class_name for origin in found.content.held_out.provenance} == {"class-03", "class-04"}
-    assert found.content.manifest.calibration is None
+    assert {origin.class_name for origin in found.held_out.provenance} == {"class-03", "class-04"}
+    assert found.manifest.calibration is None
     lacking = "no held-out images of class-00, class-01, class-02"
-    assert found.notes == (
-        f"{lacking}: probabilities are not calibrated, and images unlike anything learned are not flagged",
+    assert found.limits() == (
+        f"{lacking}: probabilities are not calibrated, and no image is flagged as out of distribution",
     )
-    assert any(f"the new bundle will not be calibrated: {lacking}" in line for line in told)
+    assert any(f"the new model will not be calibrated: {lacking}" in line for line in told)
 
 
 def test_a_bundle_without_pictures_stays_without(pictures: Path, tmp_path: Path) -> None:
@@ -177,7 +178,7 @@ def test_a_bundle_without_pictures_stays_without(pictures: Path, tmp_path: Path)
         "learn", tmp_path / "model.endocil", pictures / "from-3.csv", "-o", tmp_path / "new.endocil"
     )
     assert shown.returncode == 0, shown.stderr
-    assert "note: the bundle is kept without pictures, and so without held-out images" in shown.stdout
+    assert "note: the model is kept without images, and so without held-out images" in shown.stdout
     content = read_model_file(tmp_path / "new.endocil")
     assert (len(content.exemplars), len(content.held_out)) == (0, 0)
     assert content.manifest.calibration is None
@@ -221,9 +222,10 @@ def test_groups_are_those_that_are_asked_for(bundle: Path, pictures: Path, tmp_p
     write_csv(listing, ("path", "group"), [(name, f"g{i % 2}") for i, name in enumerate(names)])
 
     def groups(path: Path, wanted: str | None, rule: str = "given") -> tuple[set[str], tuple[str, ...]]:
-        scenario = content.settings.scenario.model_copy(update={"groups": rule})
-        chosen = content.settings.model_copy(update={"scenario": scenario})
-        found = read_newcomers(path, content.manifest.preprocessing, chosen, groups=wanted)
+        model = Model.from_file(content)
+        scenario = model.settings.scenario.model_copy(update={"groups": rule})
+        model.settings = model.settings.model_copy(update={"scenario": scenario})
+        found = read_new_images(path, model, groups=wanted)
         return set(found.images.table.groups), found.notes
 
     assert groups(new, None)[0] == {""}
@@ -291,7 +293,7 @@ def test_no_images_strange_lists_and_fixed_settings_are_refused(
             learn(bundle, new, tmp_path / "out.endocil")
     for change in ("network.width=16", "seed=3", "data.size=64", "method.name=wa", "scenario.tasks=2"):
         key = change.partition("=")[0]
-        with pytest.raises(EndocilError, match=f"'{key}' cannot be changed in a bundle"):
+        with pytest.raises(EndocilError, match=f"'{key}' cannot be changed in a model"):
             learn(bundle, pictures / "from-3.csv", tmp_path / "out.endocil", changes=[change])
     with pytest.raises(EndocilError, match=r"train\.milestones"):
         learn(bundle, pictures / "from-3.csv", tmp_path / "out.endocil", changes=["train.milestones=[9]"])
@@ -317,7 +319,7 @@ def test_a_method_without_exemplars_learns_and_warns(pictures: Path, tmp_path: P
     told: list[str] = []
     content = learn(
         tmp_path / "model.endocil", pictures / "from-3.csv", tmp_path / "out.endocil", tell=told.append
-    ).content
+    ).file()
     assert len(content.exemplars) == 0
     assert any("keeps no exemplars: what it knows of old classes may be lost" in line for line in told)
     assert any("minutes of training" in line for line in told)
@@ -342,7 +344,7 @@ def test_an_unreadable_new_image_is_refused_or_left_out(bundle: Path, pictures: 
     with pytest.raises(EndocilError, match="1 of 10 images cannot be read"):
         learn(bundle, new, tmp_path / "out.endocil")
     changes = ["data.skip_unreadable=true"]
-    content = learn(bundle, new, tmp_path / "out.endocil", changes=changes).content
+    content = learn(bundle, new, tmp_path / "out.endocil", changes=changes).file()
     assert content.manifest.classes[-1].images == 9
 
 
@@ -352,5 +354,5 @@ def test_pixels_of_another_size_are_resized_as_the_bundles_own(
     new = folder_of(pictures, tmp_path / "new", "class-04")
     for file in (new / "class-04").iterdir():
         Image.open(file).resize((50, 40)).save(file)
-    content = learn(bundle, new, tmp_path / "out.endocil").content
+    content = learn(bundle, new, tmp_path / "out.endocil").file()
     assert content.exemplars.pixels.shape[1:] == (32, 32, 3)

@@ -233,19 +233,26 @@ class Model:
         """The new images as this model's next task, without those that it holds already."""
         return new_task(self.classes, self.tasks, self.exemplars, self.held_out, new)
 
+    def cannot_learn(self) -> str | None:
+        """Why this model can learn nothing more, whatever the images; none where it can."""
+        if self._manifest is None:
+            return None
+        if self.method.joint:
+            return (
+                f"the method {self.settings.method.name} learns all classes at once and cannot add one; "
+                f"start a run with all images, or use a model of another method"
+            )
+        if self.method.replay and not self._manifest.learns:
+            return (
+                f"the model holds no exemplars (it was made without them), and {self.settings.method.name} "
+                f"cannot learn on without; make it again with 'endocil bundle RUN', without --without-exemplars"
+            )
+        return None
+
     def problems(self, step: NewTask) -> list[str]:
         """What makes it impossible to learn these images."""
-        if self._manifest is not None:
-            if self.method.joint:
-                return [
-                    f"the method {self.settings.method.name} learns all classes at once and cannot add one; "
-                    f"start a run with all images, or use a model of another method"
-                ]
-            if self.method.replay and not self._manifest.learns:
-                return [
-                    f"the model holds no exemplars (it was made without them), and {self.settings.method.name} "
-                    f"cannot learn on without; make it again with 'endocil bundle RUN', without --without-exemplars"
-                ]
+        if reason := self.cannot_learn():
+            return [reason]
         names, task = step.classes, step.task
         counts = step.train.counts(task.n_seen).tolist()
         if not sum(counts):

@@ -69,6 +69,8 @@ def learn(
         settings_changes.append(f"run.held_out={held_out}")
     _refuse_fixed_data(reading)
     living = Model.load(model, changes=settings_changes, trust=trust)
+    if reason := living.cannot_learn():  # before any image is read
+        raise EndocilError(reason)
     images = read_new_images(
         Path(new), living, changes=reading, validation=validation, groups=groups, progress=progress
     )
