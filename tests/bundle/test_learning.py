@@ -136,10 +136,15 @@ def test_a_step_stopped_at_any_epoch_goes_on_to_the_same_bits(
     )
     assert (stopped / FILE).read_bytes() == (stops[-1] / FILE).read_bytes()
     assert len(stops) > 1
-    for folder in stops:
-        again = learned(before, step, folder)
-        assert differing(all_of(again), all_of(straight)) == []
-        assert again.exemplars.origins == straight.exemplars.origins
+    # each goes on to what lies there at the next stop, and the last to the end: so all of them go on to the end
+    left = [(folder / FILE).read_bytes() if (folder / FILE).exists() else b"" for folder in stops]
+    for folder, following in zip(stops[:-1], left[1:], strict=True):
+        with pytest.raises(StoppedError):
+            take_step(step, folder, show=stop_after(2))  # the epoch that was not saved, and the next one
+        assert (folder / FILE).read_bytes() == following
+    again = learned(before, step, stops[-1])
+    assert differing(all_of(again), all_of(straight)) == []
+    assert again.exemplars.origins == straight.exemplars.origins
 
 
 def test_a_finished_step_is_not_trained_again(lives: Lives, tmp_path: Path) -> None:
