@@ -20,6 +20,8 @@ demo: $(READY)  ## compare four methods on synthetic endoscopy, in minutes
 
 # Many processes: without bytecode each would compile everything again.
 test test-slow: export PYTHONDONTWRITEBYTECODE :=
+# Two tests at a time: a second thread of numpy's only waits for the first.
+test test-slow: export OPENBLAS_NUM_THREADS := 1
 
 test: $(READY)  ## the tests, in minutes; at the end, what was skipped and why
 	$(BIN)/python -m pytest -n 2 --dist worksteal -rs -m "not slow"

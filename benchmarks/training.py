@@ -70,6 +70,8 @@ class Size:
             "data.size": self.pixels,
             "data.images": self.images,
             "data.imbalance": 1.0,
+            "data.classes": 8,
+            "scenario.leave_out": [],
             "network.width": self.width,
             "scenario.tasks": 2,
             "train.batch_size": self.batch,

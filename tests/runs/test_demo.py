@@ -14,6 +14,7 @@ from endocil.runs.sweep.plan import PlannedRun
 TINY = {
     "data.images": 80,
     "data.classes": 4,
+    "scenario.leave_out": [],
     "data.size": 16,
     "scenario.tasks": 2,
     "network.width": 8,
@@ -42,6 +43,7 @@ def test_the_demo_is_three_seeds_of_four_methods_on_a_split_by_group(
     assert {one.settings.scenario.split_by for one in planned} == {"group"}
 
 
+@pytest.mark.usefixtures("_runs_here")
 def test_the_demo_shows_table_verdict_and_page_and_the_same_command_repeats_nothing(tmp_path: Path) -> None:
     command = ("demo", "--seeds", "3", "-o", tmp_path / "out", *CHANGES)
     status, said, errors = endocil(*command)

@@ -147,6 +147,7 @@ def test_data_is_read_once_and_a_method_built_once_for_all_seeds_and_memories(
     assert counted["images_and_scenario"] == 1 + 3  # other classes come first with another seed
 
 
+@pytest.mark.usefixtures("_runs_here")
 def test_what_is_finished_is_not_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, folder = write_sweep(tmp_path, set={"train.epochs": 2, "method.name": "finetune"}), tmp_path / "out"
     assert endocil("sweep", file, "-o", folder)[0] == 0
