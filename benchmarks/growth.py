@@ -269,7 +269,7 @@ def without_pixels(preset: str, method: str, buffer: int) -> Parts:
     images = Images(scenario.table, gray, torch.zeros(len(scenario.table), dtype=torch.int64), ())
     memory = None
     if built.replay:
-        memory = ExemplarMemory(per_class=buffer, select=build_selector("random", {}), seed=0)
+        memory = ExemplarMemory(per_class=buffer, select=build_selector("random", {}), size=COUNTED, seed=0)
     return Parts(
         settings, images, scenario.joined() if built.joint else scenario, built, memory, Augmentation(), ()
     )

@@ -87,7 +87,12 @@ def test_a_run_prints_a_table_and_leaves_everything_behind(settings: Path, tmp_p
         "metrics.json",
         "report.html",
     }
-    assert kept == per_task | weights | single | {"checkpoint.safetensors", ".lock"}
+    assert kept == per_task | weights | single | {
+        "checkpoint.safetensors",
+        "exemplars-3.safetensors",
+        "model.endocil",
+        ".lock",
+    }
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert {"acc_last", "f1_last", "acc_avg", "f1_avg", "af", "af_printed", "forgetting_max"} <= set(
         metrics["softmax"]

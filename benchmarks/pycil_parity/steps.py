@@ -232,7 +232,7 @@ def exemplars(lives: Lives) -> Values:
     learner.build_rehearsal_memory(lives.manager, QUOTA)
     theirs = torch.from_numpy(learner._data_memory[len(old) :].astype(np.int64))
 
-    memory = ExemplarMemory(per_class=QUOTA, select=build_selector(method.selects, {}))
+    memory = ExemplarMemory(per_class=QUOTA, select=build_selector(method.selects, {}), size=SIZE)
     new = view(method, lives.data.new, 1000, to_choose=True)
     memory.add(lives.data.new, new.choosing, new.scores, SECOND.index)
     kept = old + memory.images(lives.manager.images)

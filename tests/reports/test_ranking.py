@@ -120,7 +120,7 @@ def test_source_by_source_the_upper_bound_is_not_called_the_best(make_run: MakeR
     shown = sources(examined.groups, examined, ("", "", None))
     assert shown is not None
     rows = shown["table"].rows  # a row for each method, a column for each of two sources
-    assert [row.cells[0].text for row in rows] == ["icarl", "endocil", "joint"]
+    assert [row.cells[0].text for row in rows] == ["iCaRL", "EndoCIL", "JointTrain"]
     assert [len(row.cells) for row in rows] == [3, 3, 3]
     assert sum(cell.best for row in rows for cell in row.cells) == 2
     assert [row.kind for row in rows] == ["", "", "apart"]

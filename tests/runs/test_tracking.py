@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import endocil
 from endocil.cli.main import _application
 from endocil.errors import EndocilError
-from endocil.runs.build import NO_BITS
+from endocil.learning.build import NO_BITS
 from endocil.runs.experiments import digest
 
 SETTINGS = {**TINY, "run": {"threads": 1, "checkpoint_seconds": 0.0, "tensorboard": True}}

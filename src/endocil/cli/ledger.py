@@ -57,7 +57,7 @@ def table(
 
 
 def insert(
-    files: Annotated[list[Path], typer.Argument(help="Markdown files with <!-- ledger:NAME --> markers.")],
+    files: Annotated[list[Path], typer.Argument(help="Markdown files with markers of ledger tables.")],
     folder: Ledger = Path("docs/results"),
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; fail when a file is out of date.")

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Group, RenderableType
@@ -13,12 +13,14 @@ from rich.text import Text
 
 from endocil.cli.common import console, say
 from endocil.io.terminal import duration
-from endocil.runs.follow import Event, FolderFollower, Snapshot, State, TaskState
+
+if TYPE_CHECKING:  # endocil.runs.follow loads torch
+    from endocil.runs.follow import Event, FolderFollower, Snapshot, State, TaskState
 
 LINES = 4  # for each phase, where the output is no terminal
 
 
-def run_panel(run: Snapshot) -> RenderableType:
+def run_panel(run: "Snapshot") -> RenderableType:
     """How far the run is, its tasks, and notes."""
     head = Text.assemble((run.name, "bold"), f"  {run.folder}  ", (run.status_text, _colour(run)))
     parts: list[RenderableType] = [head, Text(_position_and_losses(run))]
@@ -28,7 +30,7 @@ def run_panel(run: Snapshot) -> RenderableType:
     return Group(*parts)
 
 
-def run_lines(run: Snapshot) -> list[str]:
+def run_lines(run: "Snapshot") -> list[str]:
     """The same in plain lines."""
     tasks = [_task_line(task, run.accuracies) for task in run.state.tasks]
     return [
@@ -39,7 +41,7 @@ def run_lines(run: Snapshot) -> list[str]:
     ]
 
 
-def event_lines(events: Sequence[Event], accuracies: Sequence[float]) -> list[str]:
+def event_lines(events: "Sequence[Event]", accuracies: Sequence[float]) -> list[str]:
     """The events so far in lines; further events add lines and change none."""
     lines: list[str] = []
     for event in events:
@@ -53,7 +55,7 @@ def event_lines(events: Sequence[Event], accuracies: Sequence[float]) -> list[st
     return lines
 
 
-def sweep_table(runs: Sequence[Snapshot]) -> RenderableType:
+def sweep_table(runs: "Sequence[Snapshot]") -> RenderableType:
     """The runs of a sweep, a row each."""
     table = Table("run", "", "where", "done", "left", "accuracy", box=None, padding=(0, 2, 0, 0))
     for run in runs:
@@ -61,21 +63,21 @@ def sweep_table(runs: Sequence[Snapshot]) -> RenderableType:
     return Group(table, Text(status_counts(runs)))
 
 
-def sweep_lines(runs: Sequence[Snapshot]) -> list[str]:
+def sweep_lines(runs: "Sequence[Snapshot]") -> list[str]:
     rows = [(run.folder.name, run.status, _brief(run.state), *_progress(run)) for run in runs]
     return [*("  ".join(filter(None, row)) for row in rows), status_counts(runs)]
 
 
-def status_counts(runs: Sequence[Snapshot]) -> str:
+def status_counts(runs: "Sequence[Snapshot]") -> str:
     statuses = [run.status for run in runs]
     return ", ".join(f"{statuses.count(one)} {one}" for one in dict.fromkeys(statuses))
 
 
-def _colour(run: Snapshot) -> str:
+def _colour(run: "Snapshot") -> str:
     return {"running": "green", "finished": "blue", "stopped": "red", "unknown": "yellow"}[run.status]
 
 
-def _position(state: State) -> str:
+def _position(state: "State") -> str:
     """Tasks are counted from 0, as everywhere."""
     if not state.tasks:
         return "no task yet"
@@ -83,14 +85,14 @@ def _position(state: State) -> str:
     return f"{task}, {state.phase}, epoch {state.epoch} of {state.epochs}" if state.phase else task
 
 
-def _brief(state: State) -> str:
+def _brief(state: "State") -> str:
     if not state.tasks:
         return "no task yet"
     phase = f" {state.phase} {state.epoch}/{state.epochs}" if state.phase else ""
     return f"task {state.tasks[-1].index}/{state.n_tasks - 1}{phase}"
 
 
-def _position_and_losses(run: Snapshot) -> str:
+def _position_and_losses(run: "Snapshot") -> str:
     state = run.state
     parts = [_position(state)]
     if state.losses:
@@ -104,7 +106,7 @@ def _position_and_losses(run: Snapshot) -> str:
     return "; ".join(parts)
 
 
-def _progress(run: Snapshot) -> tuple[str, str, str]:
+def _progress(run: "Snapshot") -> tuple[str, str, str]:
     """Done, left and the last accuracy so far."""
     last = f"{run.accuracies[-1]:.2f} %" if run.accuracies else ""
     if run.status == "finished":
@@ -117,7 +119,7 @@ def _losses(losses: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {value:.3f}" for name, value in losses.items())
 
 
-def _tasks(run: Snapshot) -> Table:
+def _tasks(run: "Snapshot") -> Table:
     numbers = ("new images", "exemplars", "kept of them", "accuracy")
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("task", justify="right", no_wrap=True)
@@ -130,15 +132,15 @@ def _tasks(run: Snapshot) -> Table:
     return table
 
 
-def _counts(task: TaskState) -> tuple[str, str, str]:
+def _counts(task: "TaskState") -> tuple[str, str, str]:
     return f"{task.new:,}", f"{task.exemplars:,}", f"{task.kept:,}" if task.kept else ""
 
 
-def _accuracy(task: TaskState, accuracies: Sequence[float]) -> str:
+def _accuracy(task: "TaskState", accuracies: Sequence[float]) -> str:
     return f"{accuracies[task.index]:.2f} %" if task.index < len(accuracies) else ""
 
 
-def _task_line(task: TaskState, accuracies: Sequence[float]) -> str:
+def _task_line(task: "TaskState", accuracies: Sequence[float]) -> str:
     kept = f", {task.kept:,} of them kept" if task.kept else ""
     measured = _accuracy(task, accuracies)
     return (
@@ -153,6 +155,8 @@ def watch(
     every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two updates.")] = 1.0,
 ) -> None:
     """Show a run while it learns: losses, accuracy after each task, time left. Ctrl-C ends the display, not the run."""
+    from endocil.runs.follow import FolderFollower
+
     follower = FolderFollower(folder)
     try:
         if console().is_terminal:
@@ -163,10 +167,10 @@ def watch(
         return
 
 
-def _show_live(follower: FolderFollower, once: bool, every: float) -> None:
+def _show_live(follower: "FolderFollower", once: bool, every: float) -> None:
     from rich.live import Live
 
-    def rendered(runs: Sequence[Snapshot]) -> RenderableType:
+    def rendered(runs: "Sequence[Snapshot]") -> RenderableType:
         return run_panel(runs[0]) if follower.single else sweep_table(runs)
 
     runs = follower.snapshots()
@@ -180,7 +184,7 @@ def _show_live(follower: FolderFollower, once: bool, every: float) -> None:
             live.update(rendered(runs), refresh=True)
 
 
-def _show_lines(follower: FolderFollower, once: bool, every: float) -> None:
+def _show_lines(follower: "FolderFollower", once: bool, every: float) -> None:
     """New lines at each update, and the state at the end."""
     printed: list[str] = []
     runs = follower.snapshots()
