@@ -120,12 +120,15 @@ class Ours:
         """Learn a task; the images that it was learned from, in the order that the batches are cut from."""
         new = ImageSet.of(self.parts.images, self.parts.scenario.rows(TRAIN, task.new))
         seen = new + self.memory()
-        self.learner.learn(task, new)
+        self.learner.learn(task, new, self.parts.images.table.classes)
         return seen
 
     def memory(self) -> ImageSet:
+        """The exemplars, as rows of the images."""
         assert self.parts.memory is not None
-        return self.parts.memory.images(self.parts.images)
+        row_of = {name: row for row, name in enumerate(self.parts.images.table.ids)}
+        rows = [row_of[one.image] for one in self.parts.memory.exemplars.provenance]
+        return ImageSet.of(self.parts.images, torch.tensor(rows, dtype=torch.int64), from_memory=True)
 
     def predict(self, task: Task) -> tuple[Tensor, Tensor, Heads]:
         """The rows of all test images of seen classes, their labels, and what both heads say."""

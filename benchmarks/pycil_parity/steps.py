@@ -232,13 +232,14 @@ def exemplars(lives: Lives) -> Values:
     learner.build_rehearsal_memory(lives.manager, QUOTA)
     theirs = torch.from_numpy(learner._data_memory[len(old) :].astype(np.int64))
 
-    memory = ExemplarMemory(per_class=QUOTA, select=build_selector(method.selects, {}), size=SIZE)
-    new = view(method, lives.data.new, 1000, to_choose=True)
-    memory.add(lives.data.new, new.choosing, new.scores, SECOND.index)
-    kept = old + memory.images(lives.manager.images)
+    new = lives.data.new
+    size = new.gather(torch.arange(1)).shape[1]
+    memory = ExemplarMemory(per_class=QUOTA, select=build_selector(method.selects, {}), size=size)
+    seen = view(method, new, 1000, to_choose=True)
+    _, places = memory.choose(new, seen.choosing, seen.scores, new.classes(), SECOND.index)
+    kept = old + new.take(places)
     means = class_means(view(method, kept, 1000).features, kept.labels, SECOND.n_seen)
-    chosen = torch.cat(list(memory.rows.values()))
-    return [(chosen, theirs), (means, torch.from_numpy(learner._class_means))]
+    return [(new.rows[places], theirs), (means, torch.from_numpy(learner._class_means))]
 
 
 def main() -> None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from endocil.io.launcher import leads
 from endocil.io.terminal import printable
-from endocil.learning.parallel import leads
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,7 +7,7 @@ import typer
 
 from endocil.cli.common import Devices, Nodes, Output, Overrides, Run, Source, console, resumable, say
 from endocil.cli.ledger import add
-from endocil.learning.parallel import leads
+from endocil.io.launcher import leads
 
 if TYPE_CHECKING:
     from endocil.settings.settings import Settings

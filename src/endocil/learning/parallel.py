@@ -16,6 +16,7 @@ import torch.distributed
 from torch import Tensor
 
 from endocil.errors import EndocilError
+from endocil.io.launcher import slurm_tasks
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -92,20 +93,10 @@ def peak_megabytes(device: torch.device) -> float:
 # What learns: a processor, a graphics card, or several of them on one or more machines.
 
 TORCHRUN, SLURM = "torchrun", "Slurm"
-PLACES = ("NODE_RANK", "LOCAL_RANK")  # without a launcher: of the machine, and of a process on it
 MEETING = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")  # without a launcher, where machines find each other
 COMPILER = ("torch._dynamo", "torch._inductor")  # whose errors tell that torch.compile cannot be used
 LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused", "NCCL")
 PATIENCE = timedelta(hours=1)  # one process may have much to do alone, such as measuring leaks
-
-
-def leads() -> bool:
-    """Whether this process speaks and writes for all: known from the environment, before anything is set up."""
-    if "RANK" in os.environ:  # torchrun's number of a process among all
-        return os.environ["RANK"] == "0"
-    if _slurm_tasks() > 1:
-        return os.environ.get("SLURM_PROCID", "0") == "0"
-    return all(os.environ.get(name, "0") == "0" for name in PLACES)
 
 
 @contextmanager
@@ -205,8 +196,8 @@ def started(devices: int, nodes: int) -> tuple[str, int, int]:
 def _launched() -> tuple[str, int, int]:
     """The launcher, how many processes it has started on each machine, and machines; "" where there is none."""
     if "TORCHELASTIC_RUN_ID" in os.environ and "LOCAL_WORLD_SIZE" in os.environ:
-        return TORCHRUN, _number("LOCAL_WORLD_SIZE"), _number("GROUP_WORLD_SIZE")
-    tasks, machines = _slurm_tasks(), _number("SLURM_STEP_NUM_NODES")
+        return TORCHRUN, environment_number("LOCAL_WORLD_SIZE"), environment_number("GROUP_WORLD_SIZE")
+    tasks, machines = slurm_tasks(), environment_number("SLURM_STEP_NUM_NODES")
     if tasks == 1:
         return "", 1, 1
     if tasks % machines:
@@ -215,11 +206,6 @@ def _launched() -> tuple[str, int, int]:
             "--ntasks-per-node"
         )
     return SLURM, tasks // machines, machines
-
-
-def _slurm_tasks() -> int:
-    """As many as srun has started: in a batch script without it there is one process, whatever the job may have."""
-    return _number("SLURM_STEP_NUM_TASKS")
 
 
 def _check_meeting(nodes: int) -> None:
@@ -237,10 +223,3 @@ def _check_meeting(nodes: int) -> None:
         raise EndocilError(
             f"the environment variable NODE_RANK is '{place}'; expected this machine's number, 0 to {nodes - 1}"
         )
-
-
-def _number(name: str) -> int:
-    text = os.environ.get(name, "1")
-    if not text.isdigit() or int(text) < 1:
-        raise EndocilError(f"the environment variable {name} is '{text}'; expected a number of 1 or more")
-    return int(text)

@@ -1,0 +1,26 @@
+"""Which process of a launcher this is: known from the environment, before torch is loaded."""
+
+import os
+
+PLACES = ("NODE_RANK", "LOCAL_RANK")  # without a launcher: of the machine, and of a process on it
+
+
+def leads() -> bool:
+    """Whether this process speaks and writes for all: known from the environment, before anything is set up."""
+    if "RANK" in os.environ:  # torchrun's number of a process among all
+        return os.environ["RANK"] == "0"
+    if slurm_tasks() > 1:
+        return os.environ.get("SLURM_PROCID", "0") == "0"
+    return all(os.environ.get(name, "0") == "0" for name in PLACES)
+
+
+def slurm_tasks() -> int:
+    """As many as srun has started: in a batch script without it there is one process, whatever the job may have."""
+    return environment_number("SLURM_STEP_NUM_TASKS")
+
+
+def environment_number(name: str) -> int:
+    text = os.environ.get(name, "1")
+    if not text.isdigit() or int(text) < 1:
+        raise EndocilError(f"the environment variable {name} is '{text}'; expected a number of 1 or more")
+    return int(text)
