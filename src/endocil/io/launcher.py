@@ -2,6 +2,8 @@
 
 import os
 
+from endocil.errors import SettingsError
+
 PLACES = ("NODE_RANK", "LOCAL_RANK")  # without a launcher: of the machine, and of a process on it
 
 
@@ -22,5 +24,5 @@ def slurm_tasks() -> int:
 def environment_number(name: str) -> int:
     text = os.environ.get(name, "1")
     if not text.isdigit() or int(text) < 1:
-        raise EndocilError(f"the environment variable {name} is '{text}'; expected a number of 1 or more")
+        raise SettingsError(f"the environment variable {name} is '{text}'; expected a number of 1 or more")
     return int(text)

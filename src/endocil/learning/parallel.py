@@ -16,7 +16,7 @@ import torch.distributed
 from torch import Tensor
 
 from endocil.errors import EndocilError
-from endocil.io.launcher import slurm_tasks
+from endocil.io.launcher import environment_number, slurm_tasks
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
