@@ -13,7 +13,8 @@ import tomli_w
 from pictures import TINY
 
 from endocil import EndocilError
-from endocil.learning.parallel import leads, learning_on, one_device, started
+from endocil.io.launcher import leads
+from endocil.learning.parallel import learning_on, one_device, started
 from endocil.model.predictions import read_run_predictions
 
 # Small steps, and exemplars that do not hang on a last digit.

@@ -150,7 +150,7 @@ def crafted(data: bytes) -> dict[str, bytes]:
         "no members": signed([]),
         "no weights": signed([pair for pair in sound if pair[0] != WEIGHTS]),
         "no manifest": signed([pair for pair in sound if pair[0] != MANIFEST]),
-        "newer format": manifest("format", to=3),
+        "newer format": manifest("format", to=4),
         "much newer format": manifest("format", to=10**3000),
         "older format": manifest("format", to=0),
         "method from outside": manifest("settings", "method", "name", to=planted),

@@ -43,7 +43,8 @@ def test_every_command_of_the_page_works(tmp_path: Path) -> None:
         read_model_file(place / name) for name in (f"model{n}.endocil" for n in ("", "-2", "-3"))
     )
     assert two.classes == (*one.classes, "erosion")
-    assert [version.by for version in three.manifest.history] == ["bundle", "learn", "forget"]
-    assert [version.parent for version in three.manifest.history] == [None, one.digest, two.digest]
+    history, tasks = three.manifest.history, len(one.manifest.increments)
+    assert [step.by for step in history] == [*["run"] * tasks, "learn", "forget"]
+    assert [step.parent for step in history] == [*[None] * tasks, one.digest, two.digest]
     assert len(three.exemplars) < len(two.exemplars)
     assert (place / "gate.html").exists()
