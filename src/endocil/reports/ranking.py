@@ -156,7 +156,7 @@ def _accuracies(groups: Sequence[Runs]) -> str:
 def _lead(learners: Sequence[Runs], ranked: Ranking | None) -> str:
     if len(order := _highest_first(learners, "acc_last")) < 2:
         return ""
-    if items := budgets_of(learners).items:
+    if ranked is None and (items := budgets_of(learners).items):
         return f"The runs differ in their budget ({items}), so the methods are not ranked."
     (best, first), (next_best, second) = order[:2]
     gap = best.mean - next_best.mean
