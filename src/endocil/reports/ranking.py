@@ -111,12 +111,12 @@ def what_is_seen(groups: Sequence[Runs]) -> list[str]:
     return findings(groups, ranking(comparable_or_none(runs)))
 
 
-def findings(groups: Sequence[Runs], ranked: Ranking | None) -> list[str]:
+def findings(groups: Sequence[Runs], ranked: Ranking | None, *, rank_anyway: bool = False) -> list[str]:
     """The same where the comparisons are at hand already."""
     learners = [group for group in groups if group.incremental]
     sentences = [
         _accuracies(groups),
-        _lead(learners, ranked),
+        _lead(learners, ranked, rank_anyway),
         significant_leads(ranked) if ranked else "",
         _forgetting(learners),
         _noise(groups, ranked),
@@ -153,10 +153,10 @@ def _accuracies(groups: Sequence[Runs]) -> str:
     return f"After the last task, the accuracy is {values}{end}."
 
 
-def _lead(learners: Sequence[Runs], ranked: Ranking | None) -> str:
+def _lead(learners: Sequence[Runs], ranked: Ranking | None, rank_anyway: bool = False) -> str:
     if len(order := _highest_first(learners, "acc_last")) < 2:
         return ""
-    if ranked is None and (items := budgets_of(learners).items):
+    if not rank_anyway and (items := budgets_of(learners).items):
         return f"The runs differ in their budget ({items}), so the methods are not ranked."
     (best, first), (next_best, second) = order[:2]
     gap = best.mean - next_best.mean

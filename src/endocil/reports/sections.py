@@ -89,7 +89,9 @@ def results(
     if table.marked():
         same = " of the same budget" if len(ranks) > 1 else ""
         notes.insert(0, f"Bold: the best of the methods that learn task by task{same}.")
-    sentences = [(rank.heading, findings(rank.groups, rank.ranking)) for rank in ranks]
+    sentences = [
+        (rank.heading, findings(rank.groups, rank.ranking, rank_anyway=len(ranks) == 1)) for rank in ranks
+    ]
     return {
         "table": page_table(table),
         "budgets": _budget_warning(spent, ranks),
