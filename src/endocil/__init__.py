@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from endocil.methods.base import Method as Method
     from endocil.methods.base import Phase as Phase
     from endocil.model.model import Model as Model
+    from endocil.model.predictions import Predictions as Predictions
     from endocil.runs.run import Result as Result
     from endocil.runs.run import resume as resume
     from endocil.runs.run import run as run
@@ -46,6 +47,7 @@ _HOMES = {
     "Method": "methods.base",
     "Outcome": "components.losses",
     "Phase": "methods.base",
+    "Predictions": "model.predictions",
     "PriorRegularizedLoss": "components.losses",
     "Result": "runs.run",
     "Selection": "components.selection",

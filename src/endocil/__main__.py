@@ -1,6 +1,12 @@
 """`python -m endocil` is the command `endocil`: for launchers such as torchrun, which start a module."""
 
-from endocil.cli.main import main
+import os
+import sys
 
 if __name__ == "__main__":
+    if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:
+        del sys.path[0]  # by -m; the working folder is no place to import from (registry.py)
+
+    from endocil.cli.main import main
+
     main()

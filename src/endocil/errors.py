@@ -1,4 +1,4 @@
-"""Errors that a user can mend: one line, no traceback. Callers tell the kinds apart by their class."""
+"""Errors that a user can fix: one line, no traceback. Callers distinguish the kinds by class."""
 
 
 class EndocilError(ValueError):

@@ -1,34 +1,24 @@
-"""The audit as one HTML page: opens offline, asks nothing from outside, with contact sheets of the worst pairs."""
+"""The audit as one HTML page: opens offline, loads nothing from the network, with contact sheets of the worst pairs."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from endocil.audit.findings import Record, counted, lines
+from endocil.audit.findings import Record, lines, number_of
 from endocil.data.leaks import RATES
 from endocil.data.table import ImageTable, UnreadableImageError
 from endocil.html.markup import jpeg_uri, render_page
-from endocil.html.tables import NUMERIC, Cell, PageTable, Row, bar_cell, number_cell
-from endocil.model.disclaimer import DISCLAIMER
+from endocil.html.page_tables import NUMERIC, Cell, PageTable, Row, bar_cell, number_cell
+from endocil.model import DISCLAIMER
 
 SHOWN = 112  # pixels of an image on the page
 PAIRS = 24  # on a contact sheet
 PER_GROUP = 2  # of them from one group, so that one long video does not fill the sheet
 GROUPS, MEMBERS = 8, 16  # groups shown, and images of each
 LINES = 50  # of a table
+PERCENT = "\N{NO-BREAK SPACE}%"
 
 Picture = Callable[[str], str]  # an image's id -> its data URI, or nothing
-
-NAVIGATION = {
-    "leaks": "Train and test",
-    "split": "Pairs across train and test",
-    "classes": "Pairs of two classes",
-    "groups": "Near duplicates",
-    "exact": "Exact duplicates",
-    "counts": "Images by class",
-    "sources": "Sizes and colours",
-    "files": "Unreadable files",
-}
 
 
 def pictures_of(table: ImageTable) -> Picture:
@@ -44,31 +34,41 @@ def pictures_of(table: ImageTable) -> Picture:
 
 
 def page(record: Record, picture: Picture | None = None) -> str:
-    """The page as text; without `picture` there are names and numbers alone."""
-    parts: dict[str, Any] = {
-        "leaks": _leaks(record),
-        "split": _split(record, picture),
-        "classes": _classes(record, picture),
-        "groups": _groups(record, picture),
-        "exact": _exact(record),
-        "counts": _counts(record),
-        "sources": _sources(record),
-        "files": _unreadable(record),
-    }
-    absent = {name for name in ("leaks", "split", "files") if parts[name] is None}
+    """The page as text; without `picture` it has only names and numbers."""
+    split, near, exact, conflicts = (record[name] for name in ("across_split", "near", "exact", "conflicts"))
+    unreadable = [(each["image"], each["reason"]) for each in record["unreadable"]]
+    # tasks are counted from 1 here and from 0 in the record
+    counts = [row | ({"task": row["task"] + 1} if "task" in row else {}) for row in record["counts"]]
+    groups_of_data = [tuple(group.values()) for group in split["listed_groups"]] if split else []
     return render_page(
         "endocil.audit",
         title=f"Audit: {record['title']}",
         disclaimer=DISCLAIMER,
-        navigation=[(name, text) for name, text in NAVIGATION.items() if name not in absent],
-        lines=[_unbroken(line[0].upper() + line[1:] + ".") for line in lines(record)],
-        notes=record["notes"],
-        **parts,
+        lines=[(line[0].upper() + line[1:] + ".").replace(" %", PERCENT) for line in lines(record)],
+        record=record,
+        leaks=_leaks(record) if split else None,
+        split_pairs=_pairs(split["near"], picture) if split else None,
+        split_groups=_table(
+            f"{split['groups']:,} groups of the data are on both sides",
+            ("group", "training images", "test images"),
+            groups_of_data,
+        )
+        if groups_of_data
+        else None,
+        conflicts=_sets(conflicts, "The same image in two classes"),
+        class_pairs=_pairs(record["across_classes"], picture),
+        group_table=None if picture else _sets(near, f"{near['groups']:,} groups, the largest first"),
+        groups=[_group(group, picture) for group in near["listed"][:GROUPS]] if picture else [],
+        members=MEMBERS,
+        exact=_sets(exact, f"{exact['images']:,} images in {exact['sets']:,} sets with the same pixels"),
+        counts=_table(
+            "Classes in the order of learning",
+            tuple(counts[0]) if counts else ("class", "images"),
+            [tuple(row.values()) for row in counts],
+        ),
+        sources=_sources(record),
+        files=_table(f"{len(unreadable):,} images", ("image", "reason"), unreadable) if unreadable else None,
     )
-
-
-def _unbroken(text: str) -> str:
-    return text.replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 def _table(caption: str, titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> PageTable:
@@ -88,82 +88,39 @@ def _cell(value: Any) -> Cell:
     return Cell(f"{value:,}", NUMERIC) if isinstance(value, int) else Cell(str(value))
 
 
-def _leaks(record: Record) -> PageTable | None:
-    if record["leaks"] is None:
-        return None
-    rates = [(name, rate) for name, rate in record["leaks"].items() if name != "test_images"]
+def _sets(sets: Record, caption: str) -> PageTable | None:
+    rows = [(s["images"][0], len(s["images"]), _class_counts(s["classes"])) for s in sets["listed"]]
+    return _table(caption, ("first image", "images", "classes"), rows) if rows else None
+
+
+def _class_counts(classes: dict[str, int]) -> str:
+    return ", ".join(f"{name} {n}" for name, n in classes.items())
+
+
+def _leaks(record: Record) -> PageTable:
+    rates = dict(record["leaks"])
+    caption = f"Shares of {rates.pop('test_images'):,} test images; a dash: this data does not tell"
     rows = [
-        (
-            RATES[name].capitalize(),
-            bar_cell(None if rate is None else 100 * rate, "\N{NO-BREAK SPACE}%"),
-            record["definitions"][name],
-        )
-        for name, rate in rates
+        (RATES[name].capitalize(), bar_cell(None if rate is None else 100 * rate, PERCENT), record["definitions"][name])
+        for name, rate in rates.items()
     ]
-    caption = f"Shares of {record['leaks']['test_images']:,} test images; a dash where the data does not tell"
     return _table(caption, ("in the training part", "test images", "definition"), rows)
 
 
-def _split(record: Record, picture: Picture | None) -> dict[str, Any] | None:
-    split = record["across_split"]
-    if split is None:
-        return None
-    groups = [(group["group"], group["train"], group["test"]) for group in split["listed_groups"]]
-    caption = f"{split['groups']:,} groups of the data are on both sides"
-    none = "None: no near duplicate of a test image is in the training part."
-    return {
-        "pairs": _pairs(split["near"], picture, none),
-        "groups": _table(caption, ("group", "training images", "test images"), groups) if groups else None,
-    }
-
-
-def _classes(record: Record, picture: Picture | None) -> dict[str, Any]:
-    conflicts = record["conflicts"]
-    return {
-        "warning": f"{conflicts['sets']:,} images are in two classes with the same pixels.",
-        "conflicts": _sets(conflicts, "The same image in two classes") if conflicts["sets"] else None,
-        "pairs": _pairs(record["across_classes"], picture, "No near duplicates of two classes."),
-    }
-
-
-def _pairs(pairs: Record, picture: Picture | None, none: str) -> dict[str, Any]:
+def _pairs(pairs: Record, picture: Picture | None) -> dict[str, Any]:
     """The strongest pairs, few of one group."""
-    if not pairs["pairs"]:
-        return {"text": none, "pairs": []}
-    taken: Counter[str] = Counter()
+    shown_of_group: Counter[str] = Counter()
     chosen: list[Record] = []
     for pair in pairs["worst"]:
-        taken[pair["group"]] += 1
-        if taken[pair["group"]] <= PER_GROUP and len(chosen) < PAIRS:
-            chosen.append(pair)
-    text = f"{counted(pairs)} pairs. Shown: the {len(chosen)} strongest, at most {PER_GROUP} of one group."
-    return {
-        "text": text[0].upper() + text[1:],
-        "pairs": [
-            {
-                "images": _images(pair["images"], picture),
-                "classes": " / ".join(dict.fromkeys(pair["classes"])),
-                "correlation": pair["correlation"],
-            }
-            for pair in chosen
-        ],
-    }
+        shown_of_group[pair["group"]] += 1
+        if shown_of_group[pair["group"]] <= PER_GROUP and len(chosen) < PAIRS:
+            chosen.append(pair | {"images": _images(pair["images"], picture)})
+    text = f"{number_of(pairs)} pairs. Shown: the {len(chosen)} strongest, at most {PER_GROUP} of one group."
+    return {"text": text[0].upper() + text[1:], "pairs": chosen}
 
 
 def _images(ids: Iterable[str], picture: Picture | None) -> list[dict[str, str | None]]:
     return [{"uri": picture(name) if picture else None, "text": name} for name in ids]
-
-
-def _groups(record: Record, picture: Picture | None) -> dict[str, Any]:
-    near = record["near"]
-    parts: dict[str, Any] = {"rule": record["rule"], "text": "", "table": None, "sheet": []}
-    if not near["groups"]:
-        return parts | {"text": "No near duplicates."}
-    if picture is None:
-        return parts | {"table": _sets(near, f"{near['groups']:,} groups, the largest first")}
-    largest = near["listed"][:GROUPS]
-    text = f"The largest {len(largest)} of {near['groups']:,} groups, at most {MEMBERS} images of each:"
-    return parts | {"text": text, "sheet": [_group(group, picture) for group in largest]}
 
 
 def _group(group: Record, picture: Picture) -> dict[str, Any]:
@@ -174,53 +131,14 @@ def _group(group: Record, picture: Picture) -> dict[str, Any]:
     return {"images": _images(chosen, picture), "text": text, "first": ids[0]}
 
 
-def _exact(record: Record) -> PageTable | None:
-    exact = record["exact"]
-    if not exact["sets"]:
-        return None
-    return _sets(exact, f"{exact['images']:,} images in {exact['sets']:,} sets with the same pixels")
-
-
-def _sets(sets: Record, caption: str) -> PageTable:
-    rows = [(s["images"][0], len(s["images"]), _class_counts(s["classes"])) for s in sets["listed"]]
-    return _table(caption, ("first image", "images", "classes"), rows)
-
-
-def _class_counts(classes: dict[str, int]) -> str:
-    return ", ".join(f"{name} {n}" for name, n in classes.items())
-
-
-def _counts(record: Record) -> PageTable:
-    """Tasks are counted from 1 here and from 0 in the record."""
-    rows = [row | ({"task": row["task"] + 1} if "task" in row else {}) for row in record["counts"]]
-    titles = tuple(rows[0]) if rows else ("class", "images")
-    return _table("Classes in the order of learning", titles, [tuple(row.values()) for row in rows])
-
-
 def _sources(record: Record) -> list[PageTable]:
-    sources = [
-        (
-            s["source"],
-            s["images"],
-            s["brightness"],
-            s["brightness_deviation"],
-            _colour(s["red"], s["green"], s["blue"]),
-            100 * s["view"],
-        )
-        for s in record["sources"]
-    ]
+    rows = []
+    for s in record["sources"]:
+        colour = f"{s['red']:.0f} {s['green']:.0f} {s['blue']:.0f}"
+        swatch = Cell(colour, swatch=f"rgb({colour})")
+        rows.append((s["source"], s["images"], s["brightness"], s["brightness_deviation"], swatch, 100 * s["view"]))
     titles = ("source", "images", "brightness", "its deviation", "red green blue", "view, %")
     return [
-        _table("Means over the view, from 0 to 255; the view is what is not black", titles, sources),
+        _table("Means over the view, from 0 to 255; the view is what is not black", titles, rows),
         _table("Width x height", ("size", "images"), [(s["size"], s["images"]) for s in record["sizes"]]),
     ]
-
-
-def _colour(red: float, green: float, blue: float) -> Cell:
-    values = f"{red:.0f} {green:.0f} {blue:.0f}"
-    return Cell(values, swatch=f"rgb({values})")
-
-
-def _unreadable(record: Record) -> PageTable | None:
-    rows = [(each["image"], each["reason"]) for each in record["unreadable"]]
-    return _table(f"{len(rows):,} images", ("image", "reason"), rows) if rows else None

@@ -1,82 +1,82 @@
 """endocil compare: two versions of a model on the same images, and whether the new one may replace the old one."""
 
-import os
+import json
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.console import Console
 
-from endocil.cli.common import fail, say
-from endocil.cli.tables import Head, OfHead
+from endocil.cli.console import Head, fail, refuse_overwriting, say
 from endocil.errors import EndocilError, SettingsError
-
-if TYPE_CHECKING:
-    from endocil.release.versions import Evaluation, Progress
+from endocil.io.files import write_atomically, write_csv
+from endocil.io.terminal import plain_progress
 
 REFUSED, ERROR = 1, 2  # exit statuses, distinct for pipelines
 
 
 def compare(
-    old: Annotated[Path, typer.Argument(metavar="OLD", help="The model in use.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="The model that is to replace it.")],
-    test: Annotated[
-        Path,
-        typer.Argument(metavar="TEST", help="A folder of class folders, or a CSV file (path, label, group)."),
-    ],
-    rules: Annotated[
-        Path | None,
-        typer.Option("--rules", help="The rules (gate.toml); without them nothing is refused."),
-    ] = None,
+    old: Annotated[Path, typer.Argument(help="The model in use.")],
+    new: Annotated[Path, typer.Argument(help="The model that is to replace it.")],
+    test: Annotated[Path, typer.Argument(help="A folder of class folders, or a CSV file (path, label, group).")],
+    rules: Annotated[Path | None, typer.Option(help="The rules (gate.toml); without them nothing is refused.")] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path("gate.html"),
     flips: Annotated[
         Path | None, typer.Option("--csv", help="Write the images for which only one version is correct.")
     ] = None,
-    head: OfHead = Head.softmax,
+    head: Head = "softmax",
     as_json: Annotated[bool, typer.Option("--json", help="Print only JSON, with all figures.")] = False,
-    pictures: Annotated[
-        bool,
-        typer.Option(
-            "--pictures/--no-pictures", help="Show the images of flips; they are images of patients."
-        ),
-    ] = True,
+    pictures: Annotated[bool, typer.Option(help="Show the images of flips; they are images of patients.")] = True,
     changes: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="How TEST is read, e.g. data.class_from=leaf."),
     ] = None,
     trust: Annotated[
-        bool, typer.Option("--trust", help="Run code of other packages that the models name.")
+        bool, typer.Option("--trust", help="Allow the model files to import code of other packages that they name.")
     ] = False,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Images of one forward pass.")] = 64,
+    batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 64,
 ) -> None:
     """Compare two models on test images. Exit status: 0 passed, 1 refused by the rules, 2 an error."""
     with _error_status():
+        from endocil.audit.page import pictures_of
         from endocil.release.compare import compare as compare_versions
         from endocil.release.gate import judge, read_rules
-        from endocil.release.record import record
+        from endocil.release.page import gate_page
+        from endocil.release.record import FLIP_COLUMNS, record
         from endocil.release.versions import evaluate
 
-        _check_outputs([output, *([flips] if flips else [])], [old, new, test, *([rules] if rules else [])])
+        if flips is not None and flips.absolute() == output.absolute():
+            raise SettingsError(f"{output} is both the page (-o) and the list of flips (--csv); give two names")
+        for written in filter(None, (output, flips)):
+            refuse_overwriting(written, filter(None, (old, new, test, rules)))
+        screen = Console(stderr=as_json)  # where standard output is JSON, progress goes to standard error
         limits = read_rules(rules) if rules else None
         evaluation = evaluate(
             old,
             new,
             test,
-            head="softmax" if head is Head.softmax else "nearest_mean",
+            head=head,
             changes=changes or (),
             trust=trust,
             batch=batch,
-            progress=lambda name: _progress(name, as_json),
+            progress=lambda name: plain_progress(screen, name),
         )
         comparison = compare_versions(evaluation.versions)
         verdict = None
         if limits is not None:
             verdict = judge(limits, comparison, len(evaluation.unreadable), len(evaluation.inside))
         result = record(evaluation, comparison, verdict)
-        _write(evaluation, result, output, flips, pictures)
-        _print(result, output, as_json)
+        write_atomically(output, gate_page(result, pictures_of(evaluation.table) if pictures else None))
+        if flips is not None:
+            write_csv(flips, FLIP_COLUMNS, (list(flip.values()) for flip in result["flips"]))
+        if as_json:
+            print(json.dumps(result, indent=2, allow_nan=False))
+        else:
+            _print(result)
+            say(f"page: {output}")
     if verdict is not None and not verdict.passed:
         raise typer.Exit(REFUSED)
 
@@ -97,48 +97,7 @@ def _error_status() -> Iterator[None]:
         raise SystemExit(ERROR) from None
 
 
-def _check_outputs(outputs: list[Path], inputs: list[Path]) -> None:
-    """No input is overwritten, and no file is written twice."""
-    if len({path.absolute() for path in outputs}) < len(outputs):
-        raise SettingsError(
-            f"{outputs[0]} is both the page (-o) and the list of flips (--csv); give two names"
-        )
-    for path in outputs:
-        if path.is_dir():
-            raise SettingsError(f"{path} is a folder; expected the name of a file")
-        if path.exists() and any(other.exists() and os.path.samefile(path, other) for other in inputs):
-            raise SettingsError(f"{path} is read by this command; choose another file")
-
-
-def _progress(name: str, as_json: bool) -> "Progress":
-    """On standard error where standard output is JSON."""
-    from rich.console import Console
-
-    from endocil.io.terminal import plain_progress
-
-    return plain_progress(Console(stderr=as_json), name)
-
-
-def _write(
-    evaluation: "Evaluation", result: dict[str, Any], output: Path, flips: Path | None, pictures: bool
-) -> None:
-    from endocil.audit.page import pictures_of
-    from endocil.io.files import write_atomically, write_csv
-    from endocil.release.page import gate_page
-    from endocil.release.record import Flip
-
-    write_atomically(output, gate_page(result, pictures_of(evaluation.table) if pictures else None))
-    if flips is not None:
-        columns = list(Flip.__dataclass_fields__)
-        write_csv(flips, columns, ([flip[column] for column in columns] for flip in result["flips"]))
-
-
-def _print(result: dict[str, Any], output: Path, as_json: bool) -> None:
-    import json
-
-    if as_json:
-        print(json.dumps(result, indent=2, allow_nan=False))
-        return
+def _print(result: dict[str, Any]) -> None:
     test, accuracy = result["test"], result["overall"]["accuracy"]
     say(f"{test['compared']:,} of {test['images']:,} test images compared")
     change, (low, high) = accuracy["change"]["value"], accuracy["change"]["interval"]
@@ -152,11 +111,6 @@ def _print(result: dict[str, Any], output: Path, as_json: bool) -> None:
             say(f"fails: [{check['section']}] {check['key']}, {about}: {check['explanation']}")
     for key in ("unknown_classes", "unreadable", "inside_a_model"):
         if result[key]:
-            say(f"left out, {key}: {len(result[key]):,}, first {_printable(result[key][0]['image'])}")
+            image = result[key][0]["image"].encode("utf-8", "replace").decode("utf-8")  # names that are not UTF-8
+            say(f"left out, {key}: {len(result[key]):,}, first {image}")
     say(result["line"])
-    say(f"page: {output}")
-
-
-def _printable(name: str) -> str:
-    """Bytes of file names that are not UTF-8 become question marks."""
-    return name.encode("utf-8", "replace").decode("utf-8")

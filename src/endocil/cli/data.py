@@ -5,16 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from endocil.cli.common import Overrides, console, say
+from endocil.cli.console import Overrides, aligned, console, say
 from endocil.errors import DataError, EndocilError, SettingsError
+from endocil.io.files import cache_folder, write_atomically, write_csv, write_json
+from endocil.io.terminal import plain_progress
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from endocil.audit.findings import Record
-    from endocil.data.fingerprints import Fingerprints
     from endocil.data.table import ImageTable
-    from endocil.datasets.public.downloads import ClassCheck
     from endocil.settings.settings import Settings
 
 
@@ -23,36 +21,26 @@ def synth(
     images: Annotated[int, typer.Option(help="Number of images.")] = 2000,
     size: Annotated[int, typer.Option(help="Width and height in pixels.", min=16)] = 128,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
-    imbalance: Annotated[
-        float, typer.Option(help="Size of the largest class divided by that of the smallest.")
-    ] = 10.0,
+    imbalance: Annotated[float, typer.Option(help="Size of the largest class divided by that of the smallest.")] = 10.0,
 ) -> None:
     """Write synthetic endoscopic images as PNG files, in one folder per class."""
     from endocil.datasets.synthetic import write_folder
-    from endocil.io.terminal import plain_progress
 
     write_folder(
-        folder,
-        seed=seed,
-        size=size,
-        images=images,
-        imbalance=imbalance,
-        progress=plain_progress(console(), "images"),
+        folder, seed=seed, size=size, images=images, imbalance=imbalance, progress=plain_progress(console(), "images")
     )
-    say(f"{images:,} images in {folder}")
+    say(f"wrote {images:,} images to {folder}")
 
 
 def subset(
     listing: Annotated[
-        Path,
-        typer.Argument(metavar="LIST", help="The list of the subset: experiments/hyper-kvasir-part.csv."),
+        Path, typer.Argument(metavar="LIST", help="The list of the subset: experiments/hyper-kvasir-part.csv.")
     ],
     root: Annotated[Path, typer.Argument(help="The folder of the official Hyper-Kvasir labelled images.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder to write; it must be new.")],
 ) -> None:
     """Rebuild a subset of Hyper-Kvasir from the official download, to repeat results on it."""
     from endocil.datasets.public.subset import rebuild
-    from endocil.io.terminal import plain_progress
 
     report = rebuild(listing, root, output, progress=plain_progress(console(), "images"))
     say(str(report))
@@ -65,12 +53,11 @@ def cache(
         bool, typer.Option("--clear", help="Delete everything in the cache. Do not use it during a run.")
     ] = False,
 ) -> None:
-    """Show the cache of decoded images and extracted archives, or delete it."""
+    """Show the cache of decoded images, extracted archives and features of frozen backbones, or delete it."""
     from collections import Counter
 
     from endocil.data.cache import clear as remove
     from endocil.data.cache import contents
-    from endocil.io.files import cache_folder
 
     folder = cache_folder()
     say(f"{folder} (to use another folder, set ENDOCIL_CACHE)")
@@ -98,32 +85,27 @@ def sheet(
     from io import BytesIO
 
     from endocil.datasets.synthetic import contact_sheet
-    from endocil.io.files import write_atomically
 
     kinds = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG"}
     if file.suffix.lower() not in kinds:
-        raise SettingsError(
-            f"{file} is not the name of an image file; expected one that ends in .jpg or .png"
-        )
-    drawn = BytesIO()
-    contact_sheet(seed, size, per_class).save(drawn, kinds[file.suffix.lower()], quality=85)
-    write_atomically(file, drawn.getvalue())
-    say(f"{file}: {len(drawn.getvalue()):,} bytes")
+        raise SettingsError(f"{file} is not the name of an image file; expected one that ends in .jpg or .png")
+    image = BytesIO()
+    contact_sheet(seed, size, per_class).save(image, kinds[file.suffix.lower()], quality=85)
+    write_atomically(file, image.getvalue())
+    say(f"{file}: {len(image.getvalue()):,} bytes")
 
 
-Name = Annotated[
-    str, typer.Argument(metavar="NAME", help="hyper-kvasir, gastrovision, kvasir-capsule or capsule-vision.")
-]
+Name = Annotated[str, typer.Argument(help="hyper-kvasir, gastrovision, kvasir-capsule or capsule-vision.")]
 
 
 def where(name: Name) -> None:
     """Show where to get a public data set, its terms, where to put it, and the tasks of its presets."""
-    from endocil.datasets.public.catalogue import as_published, describe, find
+    from endocil.datasets.public.facts import describe, find, published_table
 
     facts = find(name)
     say(describe(facts))
     for preset in facts.presets:
-        say(f"\n{_task_table(preset, as_published(facts))}")
+        say(f"\n{_task_table(preset, published_table(facts))}")
 
 
 def check(
@@ -134,18 +116,13 @@ def check(
         typer.Option("--set", metavar="KEY=VALUE", help="An option of the data set, e.g. data.test=FOLDER."),
     ] = None,
     quick: Annotated[
-        bool,
-        typer.Option(
-            "--quick", help="Read only the headers of the images; truncated files are not detected."
-        ),
+        bool, typer.Option("--quick", help="Read only the headers of the images; truncated files are not detected.")
     ] = False,
 ) -> None:
     """Check that a download is complete: compare it with the published numbers of images, and decode every image."""
     from endocil.datasets import load_table
-    from endocil.datasets.public.catalogue import find
-    from endocil.datasets.public.downloads import check_archive, check_classes, find_unreadable
+    from endocil.datasets.public.facts import check_archive, check_classes, find, find_unreadable
     from endocil.io.archives import extract
-    from endocil.io.terminal import plain_progress
     from endocil.settings.settings import load_settings
 
     facts, damaged = find(name), False
@@ -158,7 +135,11 @@ def check(
     table = load_table(name, options, plain_progress(console(), "bytes extracted"))
     unreadable = find_unreadable(table, plain_progress(console(), "images checked"), quick=quick)
     rows = check_classes(facts, table, unreadable)
-    say(_class_table(rows))
+    parts = any(row.part for row in rows)
+    lines = [("class", *(["part"] if parts else []), "published", "found", "")]
+    for row in rows:
+        lines.append((row.label, *([row.part] if parts else []), f"{row.expected:,}", f"{row.found:,}", row.verdict))
+    say(aligned(lines, numbers=True))
     for note in table.notes:
         say(note)
     for image, reason in list(unreadable.items())[:20]:
@@ -175,27 +156,15 @@ def check(
     say(f"{root}: complete, {len(table):,} images{extent}")
 
 
-def _class_table(rows: list["ClassCheck"]) -> str:
-    lines = [("class", "part", "published", "found", "")]
-    lines += [(row.label, row.part, f"{row.expected:,}", f"{row.found:,}", row.verdict) for row in rows]
-    if not any(row.part for row in rows):
-        lines = [(label, *rest) for label, _, *rest in lines]  # type: ignore[misc]
-    return _aligned(lines)
-
-
 def _task_table(preset: str, table: "ImageTable") -> str:
     """The tasks of a preset with their training and test images: Table 1 of the paper, where the data is complete."""
-    from endocil.data.scenario import keep_classes
     from endocil.data.splits import TEST, TRAIN
-    from endocil.runs.build import scenario_of
+    from endocil.runs.parts import scenario_of, with_kept_classes
     from endocil.settings.settings import load_settings
 
     settings = load_settings(preset)
-    rules = settings.scenario
     try:
-        kept = keep_classes(
-            table, minimum=rules.minimum, leave_out=rules.leave_out, order=rules.order, seed=settings.seed
-        )
+        kept = with_kept_classes(table, settings)
         scenario = scenario_of(kept, settings)
     except EndocilError as error:
         return f"preset {preset}: {error}"
@@ -206,25 +175,12 @@ def _task_table(preset: str, table: "ImageTable") -> str:
         n_train, n_test = train[task.new].sum(), test[task.new].sum()
         lines.append((f"task {task.index}", str(task.n_new), f"{n_train:,}", f"{n_test:,}", names))
     lines.append(("all", str(len(kept.classes)), f"{train.sum():,}", f"{test.sum():,}", ""))
-    return _aligned(lines)
-
-
-def _aligned(lines: list[tuple[str, ...]] | list[tuple[str, str, str, str, str]]) -> str:
-    """Columns of text; numbers to the right, the first and the last column to the left."""
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if column in (0, len(widths) - 1) else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
-        ).rstrip()
-        for line in lines
-    )
+    return aligned(lines, numbers=True)
 
 
 def audit(
     source: Annotated[
-        str,
-        typer.Argument(metavar="SETTINGS", help="A preset, a settings file (TOML), or a folder of images."),
+        str, typer.Argument(metavar="SETTINGS", help="A preset, a settings file (TOML), or a folder of images.")
     ],
     changes: Overrides = None,
     output: Annotated[
@@ -232,110 +188,67 @@ def audit(
     ] = Path("audit.html"),
     groups: Annotated[
         Path | None,
-        typer.Option(
-            "--groups",
-            help='Write the groups of near duplicates as a CSV file, for scenario.groups = "FILE.csv".',
-        ),
+        typer.Option(help='Write the groups of near duplicates as a CSV file, for scenario.groups = "FILE.csv".'),
     ] = None,
-    pictures: Annotated[
-        bool,
-        typer.Option(
-            "--pictures/--no-pictures", help="Show images on the page. They are images of patients."
-        ),
-    ] = True,
+    pictures: Annotated[bool, typer.Option(help="Show images on the page. They are images of patients.")] = True,
     strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict",
-            help="Exit with status 2 if any test image leaks into the training part.",
-        ),
+        bool, typer.Option("--strict", help="Exit with status 2 if any test image also occurs in the training part.")
     ] = False,
 ) -> None:
-    """Find unreadable files, duplicates, and test images that leak into the training part."""
-    from endocil.audit.findings import leaks_exist
-
-    settings = _audit_settings(source, changes)
-    split = not Path(source).is_dir()
-    table, record = _audit(Path(source).resolve().stem, settings, split)
-    _write_page(record, table, output, pictures)
-    if groups is not None:
-        _write_groups(settings, groups)
-    if strict and leaks_exist(record):
-        raise typer.Exit(2)
-
-
-def _audit_settings(source: str, changes: list[str] | None) -> "Settings":
-    """Of a preset or a settings file, or of a folder of images, which has no tasks and no split."""
+    """Find unreadable files, duplicates, and test images that also occur in the training part."""
+    from endocil.audit.findings import leaks_exist, lines
+    from endocil.audit.page import page, pictures_of
+    from endocil.data.near_duplicates import near_duplicate_groups
+    from endocil.datasets import load_table
     from endocil.learning.build import complete
     from endocil.settings.settings import load_settings
 
-    if Path(source).is_dir():
-        name = "endocil.datasets.folder:load_any"  # it need not be sorted into classes
-        return load_settings({"data": {"name": name, "root": source}}, changes or ())
-    return complete(load_settings(source, changes or ()))
+    split = not Path(source).is_dir()
+    if split:
+        settings = complete(load_settings(source, changes or ()).trusted())
+    else:  # a folder of images has no tasks and no split, and need not be sorted into classes
+        data = {"name": "endocil.datasets.folder:load_any", "root": source}
+        settings = load_settings({"data": data}, changes or ()).trusted()
+    table, record = _audit(Path(source).resolve().stem, settings, split)
+    write_atomically(output, page(record, pictures_of(table) if pictures else None))
+    write_json(output.with_suffix(".json"), record)
+    for line in (*lines(record), *record["notes"], f"page: {output}"):
+        say(line)
+    if groups is not None:  # of every image of the data, also of classes left out: other settings may keep them
+        progress = plain_progress(console(), "reading all images")
+        everything = load_table(settings.data.name, settings.data.options, progress)
+        names = near_duplicate_groups(everything, progress=progress)
+        write_csv(groups, ("path", "group"), zip(everything.ids, names, strict=True))
+        say(f"groups: {groups}")
+    if strict and leaks_exist(record):
+        raise typer.Exit(2)
 
 
 def _audit(title: str, settings: "Settings", split: bool) -> "tuple[ImageTable, Record]":
     """The readable images of the kept classes, and the findings among them."""
     from dataclasses import replace
 
+    import numpy as np
+
     from endocil.audit.findings import summary
     from endocil.data.fingerprints import fingerprints
     from endocil.data.near_duplicates import near_duplicates_of
-    from endocil.io.terminal import plain_progress
-    from endocil.runs.build import kept_table, scenario_of
+    from endocil.runs.parts import kept_table, scenario_of
 
     screen = console()
     whole = kept_table(settings, plain_progress(screen, "finding images"))
     all_prints = fingerprints(whole, progress=plain_progress(screen, "reading images"))
-    rows = _usable_rows(whole, all_prints, settings.scenario.minimum)
+    # as a run: readable images of classes that are large enough without the unreadable ones
+    counts = np.bincount(whole.labels[all_prints.readable], minlength=len(whole.classes))
+    rows = np.flatnonzero(all_prints.readable & (counts >= max(1, settings.scenario.minimum))[whole.labels])
+    if not len(rows):
+        name, reason = all_prints.unreadable[0]
+        raise DataError(f"none of {len(whole):,} images can be read; {name}: {reason}")
     table, prints = whole.take(rows), all_prints.take(rows)
     table = table.keep_classes([whole.classes[label] for label in sorted(set(table.labels.tolist()))])
     near = near_duplicates_of(table, prints, progress=plain_progress(screen, "comparing images, blocks"))
     if len(table.classes) == 1:
-        way_out = (
-            "" if split else "; to use the folders that hold images as classes: --set data.class_from=leaf"
-        )
-        table = replace(
-            table, notes=(*table.notes, f"All images are of one class, {table.classes[0]}{way_out}.")
-        )
+        way_out = "" if split else "; to use the folders that hold images as classes: --set data.class_from=leaf"
+        table = replace(table, notes=(*table.notes, f"All images are of one class, {table.classes[0]}{way_out}."))
     scenario = scenario_of(table, settings) if split else None
     return table, summary(title, table, prints, near, scenario, all_prints.unreadable)
-
-
-def _usable_rows(table: "ImageTable", prints: "Fingerprints", minimum: int) -> "np.ndarray":
-    """Readable rows of classes that are large enough without the others, as a run would take them."""
-    import numpy as np
-
-    counts = np.bincount(table.labels[prints.readable], minlength=len(table.classes))
-    rows = np.flatnonzero(prints.readable & (counts >= max(1, minimum))[table.labels])
-    if not len(rows):
-        name, reason = prints.unreadable[0]
-        raise DataError(f"none of {len(table):,} images can be read; {name}: {reason}")
-    return rows
-
-
-def _write_page(record: "Record", table: "ImageTable", output: Path, pictures: bool) -> None:
-    from endocil.audit.findings import lines
-    from endocil.audit.page import page, pictures_of
-    from endocil.io.files import write_atomically, write_json
-
-    write_atomically(output, page(record, pictures_of(table) if pictures else None))
-    write_json(output.with_suffix(".json"), record)
-    for line in (*lines(record), *record["notes"]):
-        say(line)
-    say(f"page: {output}")
-
-
-def _write_groups(settings: "Settings", path: Path) -> None:
-    """One line for every image of the data, also of classes left out: other settings may keep them."""
-    from endocil.data.near_duplicates import near_duplicate_groups
-    from endocil.datasets import load_table
-    from endocil.io.files import write_csv
-    from endocil.io.terminal import plain_progress
-
-    progress = plain_progress(console(), "reading all images")
-    table = load_table(settings.data.name, settings.data.options, progress)
-    names = near_duplicate_groups(table, progress=progress)
-    write_csv(path, ("path", "group"), zip(table.ids, names, strict=True))
-    say(f"groups: {path}")

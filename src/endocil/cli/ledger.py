@@ -1,102 +1,116 @@
 """endocil ledger add, table, insert and plot."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from endocil.cli.common import Ledger, say
-from endocil.errors import EndocilError, SettingsError
-
-if TYPE_CHECKING:
-    from endocil.io.tables import Table
+from endocil.cli.console import Ledger, Runs, say
+from endocil.errors import EndocilError, FileFormatError, SettingsError
 
 
-def add(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")],
-    folder: Ledger = Path("docs/results"),
-) -> None:
-    """Put finished runs' small results into the ledger: settings, metrics, versions; no images."""
+def add(runs: Runs, folder: Ledger = Path("docs/results")) -> None:
+    """Add the small results of finished runs to the ledger: settings, metrics, versions; no images."""
+    from endocil.data.scenario import image_rows, scenario_digest
+    from endocil.io.files import read_csv
     from endocil.reports.ledger import AlreadyInLedgerError, add_to_ledger
+    from endocil.runs.folder import RunFolder
+    from endocil.runs.parts import kept_table, scenario_of
 
-    for one in runs:
+    for run in runs:
         try:
-            say(f"added {add_to_ledger(one, folder, content=_content_of_run(one))}")
+            settings = RunFolder(run).settings
+            scenario = scenario_of(kept_table(settings), settings)
+            learned = [(row["image"], row["class"], row["part"]) for row in read_csv(run / "split.csv")]
+            same = learned == image_rows(scenario)
+            content = scenario_digest(scenario) if same else None  # of the images that the run has learned
+        except (EndocilError, OSError):  # a run of another machine, whose data is not here
+            content = None
+        try:
+            say(f"added {add_to_ledger(run, folder, content=content)}")
         except AlreadyInLedgerError as existing:  # not a failure: the results are kept
             say(str(existing))
-
-
-def _content_of_run(run: Path) -> str | None:
-    """A digest of the images that a run has learned, where they are here and still those of its split."""
-    from endocil.data.digest import image_rows, scenario_digest
-    from endocil.io.files import read_csv
-    from endocil.runs.build import kept_table, scenario_of
-    from endocil.runs.folder import RunFolder
-
-    try:
-        settings = RunFolder(run).settings()
-        scenario = scenario_of(kept_table(settings), settings)
-        learned = [(row["image"], row["class"], row["part"]) for row in read_csv(run / "split.csv")]
-        return scenario_digest(scenario) if learned == image_rows(scenario) else None
-    except (EndocilError, OSError):  # a run of another machine, whose data is not here
-        return None
 
 
 def table(
     folder: Ledger = Path("docs/results"),
     which: Annotated[
         str,
-        typer.Option("--which", help="runs, methods (default options), costs (with both heads) or ablation."),
+        typer.Option(
+            "--which",
+            help="runs, methods (default options), costs (with both heads), ablation, paper (data sets side by side), "
+            "ranks (over data sets), alignment (factors of weight alignment), leaks (from train to test) or summary.",
+        ),
     ] = "runs",
 ) -> None:
     """Print a table of the ledger as Markdown, mean and spread over seeds."""
-    known = tables(folder)
+    known = texts(folder)
     if which not in known:
         raise SettingsError(f"no table '{which}'; known: {', '.join(known)}")
-    print(known[which].markdown())
+    print(known[which])
 
 
 def insert(
     files: Annotated[list[Path], typer.Argument(help="Markdown files with markers of ledger tables.")],
     folder: Ledger = Path("docs/results"),
-    check: Annotated[
-        bool, typer.Option("--check", help="Change nothing; fail when a file is out of date.")
-    ] = False,
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail if a file is out of date.")] = False,
 ) -> None:
-    """Write the ledger's tables (runs, methods, costs, ablation) between the markers of Markdown files."""
-    from endocil.reports.ledger import insert_tables
+    """Write the ledger's tables and sentences between the markers of Markdown files."""
+    from endocil.reports.ledger import insert_texts
 
-    known = tables(folder)
-    stale = [str(file) for file in files if insert_tables(file, known, check=check)]
+    known = texts(folder)
+    stale = [str(file) for file in files if insert_texts(file, known, check=check)]
     if check and stale:
-        raise EndocilError(f"out of date: {', '.join(stale)}; run 'endocil ledger insert' on them")
+        raise FileFormatError(f"out of date: {', '.join(stale)}; run 'endocil ledger insert' on them")
 
 
 def plot(
     output: Annotated[Path, typer.Option("-o", "--output", help="An .svg, .png or .pdf file.")],
     folder: Ledger = Path("docs/results"),
+    which: Annotated[
+        Literal["accuracies", "ranks"],
+        typer.Option("--which", help="Acc_last of each method, or mean ranks over data sets."),
+    ] = "accuracies",
 ) -> None:
-    """Draw Acc_last of each method with the spread over seeds, a panel for each data set."""
-    from endocil.reports.figures.ledger import write_ledger_plot
+    """Draw Acc_last of each method with the spread over seeds, a panel for each data set; or mean ranks over the data
+    sets with Nemenyi's critical difference."""
+    from endocil.reports.figures.ledger_plot import write_ledger_plot
+    from endocil.reports.figures.rank_plot import write_rank_plot
     from endocil.reports.ledger import read_ledger, uses_method_defaults
-    from endocil.runs.records import completed
-
-    entries = read_ledger(folder, complete=completed)
-    write_ledger_plot([entry for entry in entries if uses_method_defaults(entry.settings)], output)
-    say(f"wrote {output}")
-
-
-def tables(folder: Path) -> dict[str, "Table"]:
-    """The ledger's tables by name."""
-    from endocil.reports.ledger import read_ledger, uses_method_defaults
-    from endocil.reports.ledger_tables import ablation_table, costs_table, ledger_table
+    from endocil.reports.ranks_over_data import ranks_over_data
+    from endocil.reports.side_by_side import comparisons
     from endocil.runs.records import completed
 
     entries = read_ledger(folder, complete=completed)
     defaults = [entry for entry in entries if uses_method_defaults(entry.settings)]
+    if which == "ranks":
+        found = comparisons(defaults)
+        write_rank_plot(ranks_over_data(found[0] if found else None), output)
+    else:
+        write_ledger_plot(defaults, output)
+    say(f"wrote {output}")
+
+
+def texts(folder: Path) -> dict[str, str]:
+    """The ledger's tables and sentences by name, as Markdown."""
+    from endocil.reports.ledger import read_ledger, uses_method_defaults
+    from endocil.reports.ledger_summary import alignment_text, summary
+    from endocil.reports.ledger_tables import ablation_table, costs_table, leaks_table, ledger_table
+    from endocil.reports.ranks_over_data import ranks_text
+    from endocil.reports.side_by_side import comparisons, side_by_side_text
+    from endocil.runs.records import completed
+
+    entries = read_ledger(folder, complete=completed)
+    defaults = [entry for entry in entries if uses_method_defaults(entry.settings)]
+    side_by_side = comparisons(defaults)
     return {
-        "runs": ledger_table(entries),
-        "methods": ledger_table(defaults),
-        "costs": costs_table(defaults),
-        "ablation": ablation_table(entries),
+        "runs": ledger_table(entries).markdown(),
+        "methods": ledger_table(defaults).markdown(),
+        "costs": costs_table(defaults).markdown(),
+        "ablation": ablation_table(entries).markdown(),
+        "paper": side_by_side_text(side_by_side),
+        "ranks": ranks_text(side_by_side[0] if side_by_side else None, "images/ranks.svg"),
+        "alignment": alignment_text(defaults),
+        "leaks": leaks_table(entries).markdown(),
+        "summary": summary(defaults),
     }

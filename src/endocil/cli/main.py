@@ -1,14 +1,12 @@
 """The command line. Heavy imports happen inside the command that needs them, so that help answers at once."""
 
-import os
-import sys
 from collections.abc import Callable
 from typing import Annotated
 
 import typer
 
-from endocil.cli import compare, data, ledger, models, reports, runs, serve, sweep, tables, watch
-from endocil.cli.common import fail
+from endocil.cli import compare, data, ledger, models, reports, results, runs, sweep
+from endocil.cli.console import fail
 from endocil.errors import EndocilError
 
 
@@ -22,8 +20,7 @@ def _show_version(wanted: bool) -> None:
 
 def program(
     version: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True),
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
     """Class-incremental learning for endoscopic images."""
@@ -39,17 +36,17 @@ def _application() -> typer.Typer:
     )
     app.callback()(program)
     commands: tuple[Callable[..., None], ...] = (
-        *(sweep.demo, runs.run, runs.resume, sweep.sweep, sweep.tune, runs.check),
-        *(models.bundle, models.predict, models.export, serve.serve),
+        *(runs.check, runs.run, runs.resume, runs.watch, sweep.demo, sweep.sweep, sweep.tune),
+        *(models.bundle, models.predict, models.export, models.serve),
         *(models.learn, compare.compare, models.memory, models.forget),
-        *(watch.watch, watch.tensorboard, reports.publish),
-        *(tables.methods, tables.score, tables.table, tables.versus, reports.figures, reports.report),
+        *(runs.tensorboard, reports.publish),
+        *(results.methods, results.score, results.table, results.versus, reports.figures, reports.report),
     )
     for command in commands:
         app.command()(command)
     images = (data.where, data.check, data.audit, data.synth, data.sheet, data.subset, data.cache)
-    app.add_typer(_group("Images to learn from.", *images), name="data")
-    kept = "Results kept for good, small enough for a repository."
+    app.add_typer(_group("Data sets: where to get them, checks, audit, synthetic images, cache.", *images), name="data")
+    kept = "Results kept in a repository as small JSON files."
     app.add_typer(_group(kept, ledger.add, ledger.table, ledger.insert, ledger.plot), name="ledger")
     return app
 
@@ -63,7 +60,6 @@ def _group(help_text: str, *commands: Callable[..., None]) -> typer.Typer:
 
 def main() -> None:
     """Errors that the user can mend become one line and exit status 1."""
-    sys.path.append(os.getcwd())  # so that 'my_module:Class' finds a file in the folder one works in
     try:
         _application()()
     except EndocilError as error:

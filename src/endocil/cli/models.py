@@ -1,78 +1,61 @@
-"""endocil bundle, predict, learn, memory, forget and export: a trained model in use.
+"""endocil bundle, predict, learn, memory, forget, export and serve: a trained model in use.
 
 Each takes a model file, or the folder of a finished run, which holds one."""
 
-import os
-from collections.abc import Callable
-from functools import partial
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from endocil.cli.common import Overrides, Run, console, fail, say
-from endocil.errors import FileFormatError, SettingsError
-from endocil.io.terminal import printable
+from endocil.cli.console import Overrides, Run, Trust, console, fail, refuse_overwriting, say
+from endocil.errors import ResourceError, SettingsError
+from endocil.io.files import filling_folder, refuse_existing
+from endocil.io.terminal import Display, plain_progress, printable
 
 if TYPE_CHECKING:
-    from endocil.methods import Method
-    from endocil.model.file import ModelFile
-    from endocil.model.inference import Predicted
+    from torch import Tensor
+
     from endocil.model.model import Model as LivingModel
 
-
-Model = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a finished run.")
-]
-Trust = Annotated[
-    bool, typer.Option("--trust", help="Let the model run code of other packages that it names.")
-]
-Licence = Annotated[str, typer.Option("--licence", help="Under which the images may be kept and used.")]
-Consent = Annotated[str, typer.Option("--consent", help="What the patients have agreed to.")]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a finished run.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")]
+Licence = Annotated[str, typer.Option(help="Licence under which the images may be kept and used.")]
+Consent = Annotated[str, typer.Option(help="What the patients have agreed to.")]
 
 
 def bundle(
     folder: Run,
     output: Annotated[Path, typer.Option("-o", "--output", help="The model file, such as model.endocil.")],
     held_out: Annotated[
-        int | None, typer.Option("--held-out", min=0, help="Held-out images of each class, at most.")
+        int | None, typer.Option(min=0, help="Keep at most this many held-out images per class.")
     ] = None,
     without_exemplars: Annotated[
-        bool, typer.Option("--without-exemplars", help="No images inside: it predicts but cannot learn.")
+        bool, typer.Option("--without-exemplars", help="Leave out all images: the model predicts but cannot learn.")
     ] = False,
     licence: Licence = "",
     consent: Consent = "",
-    ood_rate: Annotated[
-        float, typer.Option("--ood-rate", help="Share of images of known classes that may be flagged.")
-    ] = 0.05,
-    name: Annotated[str, typer.Option("--name", help="Of the model; by default the run's.")] = "",
+    ood_rate: Annotated[float, typer.Option(help="Share of images of known classes that may be flagged.")] = 0.05,
+    name: Annotated[str, typer.Option(help="Name of the model; by default that of the run.")] = "",
     trust: Trust = False,
 ) -> None:
-    """Pack a finished run's model for others: with its results, terms of use, and as many images as allowed."""
+    """Pack a finished run's model for others, with results and terms of use, and with or without images."""
     from endocil.model.manifest import LONGEST_NAME, terms_of
     from endocil.model.model import Model
-    from endocil.reports.model_results import results_of
-    from endocil.runs.folder import RunFolder
+    from endocil.reports.comparisons import results_of
     from endocil.runs.records import read_run
 
     if not 0 < ood_rate < 1:
         raise SettingsError(f"--ood-rate is {ood_rate}; expected a share between 0 and 1, such as 0.05")
     if len(name) > LONGEST_NAME:
         raise SettingsError(f"--name has {len(name):,} characters; expected at most {LONGEST_NAME:,}")
-    if output.exists():
-        raise SettingsError(
-            f"{output} is there already; a model file is never written over, choose another name"
-        )
-    here = RunFolder(folder)
-    here.settings()  # refuses what is not a run
-    if not here.finished():
-        raise FileFormatError(f"the run {folder} is not finished; go on with 'endocil resume {folder}'")
-    terms = terms_of(licence, consent)
+    refuse_existing(output)
+    record = read_run(folder)  # refuses an unfinished run, and a folder that is none
     model = Model.load(folder, trust=trust)
     model.pack(
         name=name,
-        metrics=results_of(read_run(folder)),
-        terms=terms,
+        metrics=results_of(record),
+        terms=terms_of(licence, consent),
         held_out=held_out,
         with_exemplars=not without_exemplars,
         ood_rate=ood_rate,
@@ -88,7 +71,7 @@ def _describe(model: "LivingModel", output: Path) -> None:
         f"{len(model.held_out):,} held-out images, {output.stat().st_size / 1e6:.1f} MB"
     )
     fitted = model.manifest.calibration
-    if fitted is not None:
+    if fitted is not None and fitted.improved:
         say(
             f"calibrated on {fitted.images:,} held-out images: expected calibration error {fitted.error_before:.3f} "
             f"before, {fitted.error:.3f} after (cross-fitted, {fitted.folds} folds)"
@@ -103,126 +86,96 @@ def predict(
     images: Annotated[
         list[Path], typer.Argument(metavar="IMAGES...", help="Images, a folder, or a CSV file of paths.")
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The CSV file of the predictions.")],
-    top: Annotated[int, typer.Option("--top", min=1, help="Classes named for each image.")] = 3,
-    reasons: Annotated[int, typer.Option("--reasons", min=0, help="Nearest exemplars of each image.")] = 3,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The CSV file of the predictions; missing folders are created.")
+    ],
+    top: Annotated[int, typer.Option(min=1, help="How many classes to list per image.")] = 3,
+    reasons: Annotated[int, typer.Option(min=0, help="How many nearest exemplars to list per image.")] = 3,
     gradcam: Annotated[
-        Path | None, typer.Option("--gradcam", help="A new folder for images of where the evidence lies.")
+        Path | None, typer.Option(help="A new folder for images that show where the evidence lies.")
     ] = None,
+    force: Force = False,
     trust: Trust = False,
-    batch: Annotated[int, typer.Option("--batch", min=1, help="Images at a time.")] = 64,
+    batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 64,
 ) -> None:
     """Classify images: probabilities, a flag for out-of-distribution images, and the nearest exemplars."""
-    from endocil.io.terminal import plain_progress
-    from endocil.model.inference import write_predicted
+    from endocil.model.gradcam import draw
     from endocil.model.model import Model
+    from endocil.model.predictions import write_prediction_list
 
     loaded = Model.load(model, trust=trust)
     inputs = loaded.inputs(images[0] if len(images) == 1 else images)
-    _refuse_inputs(output, [model, *images, *inputs.files])
+    refuse_overwriting(output, [model, *images, *inputs.files])
+    refuse_existing(output, force=force)
+    if gradcam is not None and (gradcam.is_file() or (gradcam.is_dir() and any(gradcam.iterdir()))):
+        raise SettingsError(f"{gradcam} is a file, or a folder that is not empty; choose another with --gradcam")
     for note in loaded.notes:
         say(f"note: {note}")
-    ask = partial(
-        loaded.predict,
-        inputs,
-        top=top,
-        reasons=reasons,
-        batch=batch,
-        progress=plain_progress(console(), "predicting"),
-    )
-    found, drawn = (ask(), tuple[str, ...]()) if gradcam is None else _drawn(ask, loaded.method, gradcam)
-    write_predicted(output, found, loaded.exemplars, drawn)
-    _tell(found, output)
-
-
-def _drawn(
-    ask: Callable[..., "Predicted"], method: "Method", folder: Path
-) -> tuple["Predicted", tuple[str, ...]]:
-    """Grad-CAM in the same pass; the folder is whole or not there."""
-    from torch import Tensor
-
-    from endocil.io.files import filling_folder
-    from endocil.model.attention import draw
-
-    if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise SettingsError(
-            f"{folder} is a file, or a folder that is not empty; choose another with --gradcam"
-        )
     drawn: list[str] = []
-    with filling_folder(folder) as temporary:
+    progress = plain_progress(console(), "predicting")
+    with nullcontext() if gradcam is None else filling_folder(gradcam) as folder:  # which is complete or absent
 
-        def watch(names: tuple[str, ...], pixels: Tensor, classes: Tensor) -> None:
+        def draw_gradcam(names: tuple[str, ...], pixels: "Tensor", classes: "Tensor") -> None:
+            assert folder is not None
             files = [_file_name(len(drawn) + i, name) for i, name in enumerate(names)]
-            draw(temporary, files, method, pixels, classes)
+            draw(folder, files, loaded.method, pixels, classes)
             drawn.extend(files)
 
-        found = ask(watch=watch)
-    return found, tuple(drawn)
+        watch = None if folder is None else draw_gradcam
+        predictions = loaded.predict(inputs, top=top, reasons=reasons, batch=batch, progress=progress, on_batch=watch)
+    write_prediction_list(output, predictions, loaded.exemplars, tuple(drawn))
+    flags = predictions.out_of_distribution
+    flagged = "" if flags is None else f", {int(flags.sum()):,} of them out of distribution"
+    readable = int(predictions.readable.sum())
+    say(f"{output}: {readable:,} image{'s' * (readable != 1)}{flagged}")
+    if predictions.unreadable:
+        name, reason = predictions.unreadable[0]
+        number = len(predictions.unreadable)
+        say(f"{number:,} images cannot be read and are marked there, first {printable(name)}: {reason}")
 
 
 def _file_name(number: int, name: str) -> str:
-    """A number, so that names of other folders cannot meet, and as much of the name as any system takes."""
+    """Unique by its number; of the image's name as much as any system accepts."""
     stem = Path(name.replace("\\", "/")).stem
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in stem)
     return f"{number:06d}-{plain[:60]}.png"
 
 
-def _refuse_inputs(output: Path, inputs: list[Path]) -> None:
-    """What is read is never written over."""
-    if output.is_dir():
-        raise SettingsError(f"{output} is a folder; expected the name of a CSV file")
-    if output.exists() and any(path.exists() and os.path.samefile(output, path) for path in inputs):
-        raise SettingsError(f"{output} is read by this command; choose another file with -o")
-
-
-def _tell(found: "Predicted", output: Path) -> None:
-    flags = found.out_of_distribution
-    flagged = "" if flags is None else f", {int(flags.sum()):,} of them out of distribution"
-    say(f"{output}: {len(found):,} images{flagged}")
-    if found.unreadable:
-        name, reason = found.unreadable[0]
-        say(
-            f"{len(found.unreadable):,} images cannot be read and are listed there, first {printable(name)}: {reason}"
-        )
-
-
 def learn(
     model: Model,
-    new: Annotated[
-        Path,
-        typer.Argument(metavar="NEW", help="A folder with a folder for each class, or a CSV list of images."),
-    ],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="The new model file; must not be there yet.")
-    ],
+    new: Annotated[Path, typer.Argument(help="A folder with a folder for each class, or a CSV list of images.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The new model file; must not exist.")],
     changes: Overrides = None,
     validation: Annotated[
-        float | None,
-        typer.Option("--validation", help="Share of the new images held out; by default as in the run."),
+        float | None, typer.Option(help="Share of the new images held out; by default as in the run.")
     ] = None,
     held_out: Annotated[
-        int | None, typer.Option("--held-out", min=0, help="Held-out images of each class, at most.")
+        int | None, typer.Option(min=0, help="Keep at most this many held-out images per class.")
     ] = None,
     licence: Licence = "",
     consent: Consent = "",
     groups: Annotated[
         str | None,
         typer.Option(
-            "--groups",
-            help="What belongs together: given, near-duplicates, a CSV file, or a pattern on the path.",
+            help="Which images belong together (patients): given, near-duplicates, a CSV file, or a regular expression "
+            "on the path."
         ),
     ] = None,
     accelerator: Annotated[
-        str | None,
-        typer.Option("--accelerator", help="Where to learn: cpu, gpu, ...; by default as the run."),
+        str | None, typer.Option(help="Device to train on: cpu, gpu, ...; default: as in the run.")
     ] = None,
-    work: Annotated[
-        Path | None, typer.Option("--work", help="Where a stopped step is kept; by default OUTPUT.learning.")
+    work: Annotated[Path | None, typer.Option(help="Folder of the checkpoint; default OUTPUT.learning.")] = None,
+    new_class: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--new-class",
+            help="Learn this class as new although a known one has nearly the same name; may be repeated.",
+        ),
     ] = None,
     trust: Trust = False,
 ) -> None:
-    """Learn new classes, and more images of known ones, into a new model. Stopped, the same command goes on."""
-    from endocil.io.terminal import Display, plain_progress
+    """Teach a model new classes, and further images of known ones, and write a new model. If stopped, give the same
+    command again."""
     from endocil.model.manifest import terms_of
     from endocil.runs.learn import learn as learn_into
     from endocil.runs.learn import work_folder_of
@@ -241,34 +194,51 @@ def learn(
                 groups=groups,
                 held_out=held_out,
                 work=work,
+                new_classes=new_class or (),
                 trust=trust,
                 show=display,
-                tell=say,
+                log=say,
                 progress=plain_progress(screen, "reading the data"),
             )
     except KeyboardInterrupt:
         kept = work or work_folder_of(output)
-        fail(f"stopped; {kept} holds all up to the last checkpoint. Go on with the same command", 130)
+        fail(f"stopped; {kept} holds all up to the last checkpoint. Continue with the same command", 130)
     _describe(learned, output)
-    say("note: not tested yet; compare it with the model before by 'endocil compare'")
+    say("note: not tested yet; compare it with its parent: endocil compare OLD NEW TEST")
 
 
 def memory(
     model: Model,
-    sheet: Annotated[
-        Path | None, typer.Option("--sheet", help="Draw the images: a .png or .jpg, or a folder.")
-    ] = None,
+    sheet: Annotated[Path | None, typer.Option(help="Draw the images: a .png or .jpg, or a folder.")] = None,
     listing: Annotated[
         Path | None, typer.Option("--csv", help="Write every image and where it comes from into this file.")
     ] = None,
     every: Annotated[bool, typer.Option("--list", help="Show every image on the screen.")] = False,
 ) -> None:
-    """Show which images a model holds, by class, with where they come from and how large they are."""
-    from endocil.model.contact_sheet import listed, write_list, write_sheet
-    from endocil.model.file import read_model_file
+    """List the images that a model holds, by class, with their provenance."""
+    from endocil.model.file import model_path, read_model_file
+    from endocil.model.kept_images import counts, listed, write_list, write_sheet
 
     content = read_model_file(model)
-    _show_memory(content, model)
+    exemplars, held_out = content.exemplars.provenance, content.held_out.provenance
+    decoded = (content.exemplars.pixels.numel() + content.held_out.pixels.numel()) / 1e6
+    say(
+        f"{model}: {len(exemplars):,} exemplars and {len(held_out):,} held-out images of {len(content.classes)} "
+        f"classes; the file has {model_path(model).stat().st_size / 1e6:.1f} MB, the images decoded {decoded:.1f} MB"
+    )
+    for learned in content.manifest.classes:
+        own = [one for one in exemplars if one.class_name == learned.name]
+        held = [one for one in held_out if one.class_name == learned.name]
+        say(
+            f"  {learned.name} (task {learned.task}): {len(own)} exemplars of {learned.images:,} images, "
+            f"{len(held)} held out; groups: {counts([*own, *held], 'group', 4) or 'none'}"
+        )
+    images = (*exemplars, *held_out)
+    for field in ("group", "source", "licence", "consent") if images else ():
+        say(f"by {field}: {counts(images, field)}")
+    terms = content.manifest.terms
+    if terms.licence or terms.consent:
+        say(f"terms of the model: licence {terms.licence or 'not stated'}; consent {terms.consent or 'not stated'}")
     for row in listed(content) if every else ():
         say("  ".join(str(cell) for cell in row if cell != ""))
     if listing is not None:
@@ -278,80 +248,170 @@ def memory(
         say(f"{file}: {file.stat().st_size:,} bytes")
 
 
-def _show_memory(content: "ModelFile", model: Path) -> None:
-    from endocil.model.contact_sheet import counts
-    from endocil.model.file import model_path
-
-    exemplars, held_out = content.exemplars.provenance, content.held_out.provenance
-    inside = (content.exemplars.pixels.numel() + content.held_out.pixels.numel()) / 1e6
-    say(
-        f"{model}: {len(exemplars):,} exemplars and {len(held_out):,} held-out images of {len(content.classes)} "
-        f"classes; the file has {model_path(model).stat().st_size / 1e6:.1f} MB, the images decoded {inside:.1f} MB"
-    )
-    for learned in content.manifest.classes:
-        mine = [one for one in exemplars if one.class_name == learned.name]
-        held = [one for one in held_out if one.class_name == learned.name]
-        say(
-            f"  {learned.name} (task {learned.task}): {len(mine)} exemplars of {learned.images:,} images, "
-            f"{len(held)} held out; groups: {counts([*mine, *held], 'group', 4) or 'none'}"
-        )
-    both = (*exemplars, *held_out)
-    for field in ("group", "source", "licence", "consent") if both else ():
-        say(f"by {field}: {counts(both, field)}")
-    said = content.manifest.terms
-    if said.licence or said.consent:
-        say(
-            f"terms of the model: licence {said.licence or 'not stated'}; consent {said.consent or 'not stated'}"
-        )
-
-
 def forget(
     model: Model,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="The new model file; must not be there yet.")
-    ],
-    group: Annotated[
-        list[str] | None, typer.Option("--group", help="A patient or video; may be given again.")
-    ] = None,
-    image: Annotated[
-        list[str] | None, typer.Option("--image", help="An image's id; may be given again.")
-    ] = None,
-    source: Annotated[
-        list[str] | None, typer.Option("--source", help="A device or centre; may be given again.")
+    output: Annotated[Path, typer.Option("-o", "--output", help="The new model file; must not exist.")],
+    group: Annotated[list[str] | None, typer.Option(help="A patient or video; may be repeated.")] = None,
+    image: Annotated[list[str] | None, typer.Option(help="An image's id; may be repeated.")] = None,
+    source: Annotated[list[str] | None, typer.Option(help="A device or centre; may be repeated.")] = None,
+    images: Annotated[
+        Path | None,
+        typer.Option(
+            help="Learned images, as a folder with a folder for each class or a CSV list: those asked for (or all) "
+            "are subtracted from a model of simplecil, ranpac or analytic."
+        ),
     ] = None,
     allow_empty: Annotated[
-        bool, typer.Option("--allow-empty", help="Also where a class is left without exemplars.")
+        bool, typer.Option("--allow-empty", help="Allow a class to be left without exemplars or learned images.")
     ] = False,
     trust: Trust = False,
 ) -> None:
-    """Take images out of a model into a new one, and say what still saw them."""
+    """Remove images, such as those of a patient, from a model, and say what still depends on them."""
     from endocil.model.file import read_model_file, write_model_file
-    from endocil.model.forget import forget as without
-    from endocil.runs.learn import refuse_existing
+    from endocil.model.kept_images import forget as without
+    from endocil.model.model import Model
+    from endocil.runs.learn import read_new_images
 
     refuse_existing(output)
-    asked = {"groups": group or (), "images": image or (), "sources": source or ()}
-    found = without(read_model_file(model), **asked, allow_empty=allow_empty, trust=trust)
-    digest = write_model_file(output, found.content)
-    say(f"{output}: without {found.exemplars:,} exemplars and {found.held_out:,} held-out images")
-    for line in found.lines:
+    content, learned = read_model_file(model), None
+    if images is not None:
+        known = Model.from_file(content, trust=trust)
+        learned = read_new_images(images, known, validation=0.0, groups="given").images
+    chosen = {"groups": group or (), "images": image or (), "sources": source or ()}
+    result = without(content, **chosen, learned=learned, allow_empty=allow_empty, trust=trust)
+    digest = write_model_file(output, result.content)
+    subtracted = f", and {result.subtracted:,} learned images subtracted" if result.subtracted else ""
+    say(f"wrote {output}; removed {result.exemplars:,} exemplars and {result.held_out:,} held-out images{subtracted}")
+    for line in result.lines:
         say(line)
-    say(f"the model before still holds them: {model}")
+    say(f"the old file still holds them: {model}")
     say(f"sha256 {digest}")
 
 
 def export(
     model: Model,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The ONNX file to write.")],
+    force: Force = False,
     trust: Trust = False,
 ) -> None:
-    """Write a model as ONNX, compared with torch on the model's own images before it is kept."""
-    from endocil.model.disclaimer import DISCLAIMER
+    """Export a model to ONNX; the file is written only if its outputs agree with torch's."""
+    from endocil.model import DISCLAIMER
     from endocil.model.onnx import TOLERANCE
     from endocil.model.onnx import export as write_onnx
 
-    made = write_onnx(model, output, trust=trust)
+    made = write_onnx(model, output, trust=trust, force=force)
     compared = f"{made.pictures} {'synthetic images' if made.generated else 'images of the model'}"
     say(f"wrote {made.path}: {', '.join(made.outputs)}")
-    say(f"like torch on {compared}: differs by at most {made.difference:.1e} (allowed: {TOLERANCE:.0e})")
+    say(f"agrees with torch on {compared}: largest difference {made.difference:.1e} (allowed: {TOLERANCE:.0e})")
     say(DISCLAIMER)
+
+
+def serve(
+    models: Annotated[
+        list[Path],
+        typer.Argument(metavar="MODEL...", help="Model files; the first is used unless a request names another."),
+    ],
+    folder: Annotated[
+        Path | None,
+        typer.Option("--models", metavar="FOLDER", help="Folder of model files that may replace a served model."),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Where exchanges of models are kept for a restart; default: .serving-PORT.json in --models.",
+        ),
+    ] = None,
+    runs: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Runs whose reports can be read.")] = None,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; a token is required for any but localhost.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 8000,
+    name: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Host name under which clients reach this server; may be repeated."),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="File with the token that clients must send; or set ENDOCIL_TOKEN."),
+    ] = None,
+    session_hours: Annotated[float, typer.Option(help="Hours after which a browser has to sign in again.")] = 12.0,
+    https: Annotated[
+        bool, typer.Option("--https", help="Clients come by https, through a proxy: cookies are sent by https alone.")
+    ] = False,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Address or network of a proxy whose X-Forwarded-For and X-Forwarded-Proto count; may be repeated.",
+        ),
+    ] = None,
+    upload_megabytes: Annotated[float, typer.Option(help="Largest request.")] = 32.0,
+    images: Annotated[int, typer.Option(help="Most images of one request.")] = 64,
+    megapixels: Annotated[float, typer.Option(help="Largest image.")] = 50.0,
+    request_megapixels: Annotated[float, typer.Option(help="Largest sum over the images of one request.")] = 400.0,
+    upload_seconds: Annotated[float, typer.Option(help="Time limit for the upload of a request, in seconds.")] = 30.0,
+    answer_seconds: Annotated[float, typer.Option(help="Time limit for a response, in seconds.")] = 60.0,
+    stop_seconds: Annotated[
+        float, typer.Option(help="Time limit for the requests under way after Ctrl-C or SIGTERM, in seconds.")
+    ] = 90.0,
+    connections: Annotated[
+        int, typer.Option(help="Connections open at once; for more, those that keep the server waiting are closed.")
+    ] = 256,
+    queue: Annotated[
+        int, typer.Option(help="Images being decoded or waiting, counted for each model; more are refused for now.")
+    ] = 256,
+    batch: Annotated[int, typer.Option(help="Batch size.")] = 32,
+    trust: Trust = False,
+) -> None:
+    """Serve models: an API with documentation, and a page to drop images on. Not for clinical use."""
+    try:
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import python_multipart  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ResourceError(f"serving needs {error.name}; install it by: pip install 'endocil[serve]'") from error
+    from endocil.model import DISCLAIMER
+    from endocil.serve.app import create_app
+    from endocil.serve.guard import Limits, read_token, require_token
+    from endocil.serve.in_service import InService
+    from endocil.serve.monitoring import Log
+    from endocil.serve.served_models import ServedModels
+    from endocil.serve.served_runs import Runs
+    from endocil.serve.server import serve as serve_until_stopped
+    from endocil.serve.service import Service
+    from endocil.serve.sessions import Proxies, Sessions
+
+    token = read_token(token_file)
+    require_token(host, token)
+    limits = Limits(
+        upload_megabytes=upload_megabytes,
+        images=images,
+        megapixels=megapixels,
+        request_megapixels=request_megapixels,
+        upload_seconds=upload_seconds,
+        answer_seconds=answer_seconds,
+        stop_seconds=stop_seconds,
+        connections=connections,
+        queue=queue,
+        batch=batch,
+    )
+    sessions, proxies = Sessions(3600.0 * session_hours), Proxies.of(proxy or (), https=https)
+    if state and not folder:
+        raise SettingsError("--state keeps exchanges of models, which need the folder --models; give both")
+    kept = InService(state or folder / f".serving-{port}.json") if folder else None
+    service = Service(ServedModels.load(models, folder, trust=trust, kept=kept), Runs(runs), limits)
+    for line in service.models.notes:
+        say(line)
+    for model in service.models.all():
+        for note in model.model.notes:
+            say(f"{model.file}: {note}")
+    log = Log()
+    names = frozenset(own.lower() for own in name or ())
+    app = create_app(service, token=token, names=names, sessions=sessions, proxies=proxies, log=log)
+
+    def started(address: str) -> None:
+        say(f"{DISCLAIMER} Listening on {address} (documentation: {address}/docs); stop with Ctrl-C.")
+
+    serve_until_stopped(app, host, port, limits, log, started)

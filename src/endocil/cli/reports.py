@@ -7,43 +7,35 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from endocil.cli.common import say
-from endocil.errors import EndocilError, SettingsError
+from endocil.cli.console import Against, Runs, aligned, say
+from endocil.errors import DataError, EndocilError, SettingsError
 
 if TYPE_CHECKING:
-    from endocil.reports.figures.catalogue import Drawn
     from endocil.reports.figures.material import Gallery as FigureGallery
     from endocil.reports.gallery import Gallery
     from endocil.runs.records import RunRecord
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")],
+    runs: Runs,
     output: Annotated[Path, typer.Option("-o", "--output", help="The file to write.")] = Path("report.html"),
-    title: Annotated[str | None, typer.Option("--title", help="What stands at the top of the page.")] = None,
+    title: Annotated[str | None, typer.Option(help="Title of the page.")] = None,
     gallery: Annotated[
         bool | None,
-        typer.Option(
-            "--gallery/--no-gallery",
-            help="Show exemplars, which are images of patients. Default: of runs with run.gallery = true.",
-        ),
+        typer.Option(help="Show exemplars (images of patients). Default: only for runs with run.gallery = true."),
     ] = None,
-    names: Annotated[
-        bool, typer.Option("--names/--no-names", help="Names of images and groups in the gallery.")
-    ] = True,
+    names: Annotated[bool, typer.Option(help="Show names of images and groups in the gallery.")] = True,
     rank_anyway: Annotated[
         bool,
-        typer.Option(
-            "--rank-anyway", help="Rank runs that differ in epochs, image size, width or exemplars, too."
-        ),
+        typer.Option("--rank-anyway", help="Also rank runs that differ in epochs, image size, width or exemplars."),
     ] = False,
 ) -> None:
-    """One self-contained page about runs on the same test images: opens offline, light and dark, for print."""
+    """Write one self-contained HTML page about runs on the same test images."""
     from endocil.reports.page import write_page
     from endocil.runs.records import read_runs
 
     if output.is_dir():
-        raise EndocilError(f"{output} is a folder; name a file with -o, such as {output / 'report.html'}")
+        raise SettingsError(f"{output} is a folder; name a file with -o, such as {output / 'report.html'}")
     records = read_runs(runs)
     listed = ", ".join(run.name for run in records) if len(records) <= 3 else f"{len(records)} runs"
     exemplars = None if gallery is False else exemplars_of(records, gallery)
@@ -54,8 +46,7 @@ def report(
 
 def exemplars_of(records: "list[RunRecord]", requested: bool | None = None) -> "Gallery":
     """Of each experiment the first seed. What cannot be read is an error where it was requested, else left out."""
-    from endocil.reports.gallery import room_for
-    from endocil.reports.run_page import run_gallery
+    from endocil.reports.gallery import exemplars_per_class, run_gallery
     from endocil.runs.experiments import groups
 
     shown = [
@@ -68,7 +59,7 @@ def exemplars_of(records: "list[RunRecord]", requested: bool | None = None) -> "
     for run in shown:
         assert run.folder is not None
         try:
-            own = run_gallery(run.folder, room_for(len(shown), len(run.metrics["classes"])))
+            own = run_gallery(run.folder, exemplars_per_class(len(shown), len(run.metrics["classes"])))
         except EndocilError as error:
             if requested:
                 raise
@@ -87,100 +78,82 @@ class FigureFormat(StrEnum):
 
 
 def figures(
-    runs: Annotated[
-        list[Path] | None, typer.Argument(metavar="RUN...", help="Folders of finished runs.")
-    ] = None,
+    runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN...", help="Folders of finished runs.")] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the files.")] = Path("figures"),
-    only: Annotated[
-        list[str] | None, typer.Option("--only", metavar="NAME", help="This figure alone; may be repeated.")
-    ] = None,
+    only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="This figure alone; may be repeated.")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the figures and what they need.")] = False,
-    form: Annotated[
-        list[FigureFormat] | None, typer.Option("--format", help="png or pdf; both if not given.")
-    ] = None,
-    dpi: Annotated[int, typer.Option("--dpi", min=20, max=1200, help="Pixels per inch.")] = 200,
-    gallery: Annotated[
-        bool, typer.Option("--gallery/--no-gallery", help="Show exemplars, which are images of patients.")
-    ] = True,
+    form: Annotated[list[FigureFormat] | None, typer.Option("--format", help="png or pdf; both if not given.")] = None,
+    dpi: Annotated[int, typer.Option(min=20, max=1200, help="Pixels per inch.")] = 200,
+    gallery: Annotated[bool, typer.Option(help="Show exemplars (images of patients).")] = True,
 ) -> None:
     """Draw the paper's figures and others from runs, as PNG and PDF."""
-    from endocil.reports.figures.catalogue import KINDS, NAMES, draw_all
+    from endocil.reports.figures.kinds import KINDS, NAMES, draw_all
     from endocil.reports.figures.material import Material
     from endocil.runs.records import read_runs
 
     if show_list:
-        rows = [("figure", "paper", "shows", "needs")]
-        _put_table([*rows, *((kind.name, kind.paper, kind.shows, kind.needs) for kind in KINDS)])
+        kinds = [(kind.name, kind.paper, kind.shows, kind.needs) for kind in KINDS]
+        say(aligned([("figure", "paper", "shows", "needs"), *kinds]))
         return
     if unknown := set(only or ()) - set(NAMES):
         raise SettingsError(f"no figure {', '.join(sorted(unknown))}; known: {', '.join(NAMES)}")
     material = Material(read_runs(runs or ()), _gallery if gallery else None, say)
     formats = list(dict.fromkeys(one.value for one in form or FigureFormat))
     drawn = list(draw_all(material, output, only or NAMES, formats, dpi))
-    _put_table([("figure", "paper", f"files in {output}"), *(row for one in drawn for row in _rows(one))])
+    rows = [("figure", "paper", f"files in {output}")]
+    for one in drawn:
+        stems: dict[str, list[str]] = {}
+        for file in one.files:
+            stems.setdefault(file.stem, []).append(file.suffix)
+        lines = [f"{stem}{'/'.join(suffixes)}" for stem, suffixes in stems.items()]
+        if one.reason:
+            lines.append(f"not drawn: {one.reason}")
+        names = [(one.kind.name, one.kind.paper), *[("", "")] * (len(lines) - 1)]
+        rows += [(*name, line) for name, line in zip(names, lines, strict=True)]
+    say(aligned(rows))
     if not any(one.files for one in drawn):
-        raise EndocilError("no figure could be drawn; the table says what each needs")
+        raise DataError("no figure could be drawn; the table says what each needs")
 
 
 def _gallery(run: "RunRecord") -> "FigureGallery":
-    from endocil.reports.run_page import run_gallery
+    from endocil.reports.gallery import run_gallery
 
     assert run.folder is not None
     gallery = run_gallery(run.folder, PER_CLASS)
-    return {
-        name: [one.pixels for one in chosen]
-        for classes in gallery.values()
-        for name, chosen in classes.items()
-    }
-
-
-def _rows(drawn: "Drawn") -> list[tuple[str, str, str]]:
-    """A row for each figure, the formats side by side, and one for what is missing."""
-    stems: dict[str, list[str]] = {}
-    for file in drawn.files:
-        stems.setdefault(file.stem, []).append(file.suffix)
-    lines = [f"{stem}{'/'.join(suffixes)}" for stem, suffixes in stems.items()]
-    lines += [f"not drawn: {drawn.reason}"] if drawn.reason else []
-    names = [(drawn.kind.name, drawn.kind.paper), *[("", "")] * (len(lines) - 1)]
-    return [(*name, line) for name, line in zip(names, lines, strict=True)]
-
-
-def _put_table(rows: list[tuple[str, ...]]) -> None:
-    """Columns as wide as they need; the last one is not filled up."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
-        say("  ".join([*cells, row[-1]]).rstrip())
+    return {name: [one.pixels for one in chosen] for classes in gallery.values() for name, chosen in classes.items()}
 
 
 def publish(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")],
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="New folder, or one that was published before.")
-    ],
-    against: Annotated[
-        str | None,
-        typer.Option("--against", metavar="LABEL", help="Compare with this; else with the first run's."),
-    ] = None,
-    figures: Annotated[bool, typer.Option("--figures/--no-figures", help="Draw the figures, too.")] = True,
-    ledger: Annotated[
-        Path | None, typer.Option("--ledger", metavar="FOLDER", help="Add the runs to this ledger.")
-    ] = None,
+    runs: Runs,
+    output: Annotated[Path, typer.Option("-o", "--output", help="New folder, or one that was published before.")],
+    against: Against = None,
+    figures: Annotated[bool, typer.Option(help="Draw the figures as well.")] = True,
+    ledger: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Add the runs to this ledger.")] = None,
     insert: Annotated[
-        list[Path] | None,
-        typer.Option("--insert", metavar="FILE", help="Write the ledger's tables into this file, too."),
+        list[Path] | None, typer.Option(metavar="FILE", help="Also write the ledger's tables into this file.")
     ] = None,
 ) -> None:
-    """Tables, figures, page and an index of finished runs into one folder, whole or not at all."""
+    """Write tables, figures, the report page and an index of finished runs into one folder."""
     from endocil.cli import ledger as ledger_commands
+    from endocil.reports.ledger import insert_texts
     from endocil.reports.publish import publish as write
+    from endocil.runs.experiments import evaluated_part
     from endocil.runs.records import read_runs
 
     if insert and ledger is None:
-        raise SettingsError("--insert writes the tables of a ledger; name it with --ledger")
+        raise SettingsError("--insert writes the tables of a ledger; give it with --ledger")
     records = read_runs(runs)
-    if ledger is not None:
-        _refuse_late(records, ledger, insert or [])
+    if ledger is not None:  # what the ledger or a file would refuse in the end is refused before anything is written
+        for run in records:
+            if (part := evaluated_part(run.settings)) != "test":
+                raise SettingsError(
+                    f"{run.folder} was evaluated on its {part} part, for tuning; the ledger takes results on the test "
+                    f"part alone"
+                )
+        with TemporaryDirectory() as empty:  # a ledger that does not exist yet has the same tables
+            known = ledger_commands.texts(ledger if ledger.exists() else Path(empty))
+        for file in insert or ():
+            insert_texts(file, known, check=True)
     pieces = write(records, output, against=against, figures=figures, tell=say)
     if ledger is not None:
         ledger_commands.add(runs, ledger)
@@ -190,21 +163,3 @@ def publish(
     absent = [f"not made: {piece.title}: {piece.missing}" for piece in pieces if piece.missing]
     for line in (*absent, f"wrote {output / 'index.md'} and what it lists"):
         say(line)
-
-
-def _refuse_late(records: "list[RunRecord]", ledger: Path, files: list[Path]) -> None:
-    """What the ledger or a file would refuse in the end is refused before anything is written."""
-    from endocil.cli.ledger import tables
-    from endocil.reports.ledger import insert_tables
-    from endocil.runs.experiments import evaluated_part
-
-    for run in records:
-        if (part := evaluated_part(run.settings)) != "test":
-            raise EndocilError(
-                f"{run.folder} was evaluated on its {part} part, for tuning; the ledger takes results on the test "
-                f"part alone"
-            )
-    with TemporaryDirectory() as empty:  # a ledger that is not there yet has the same tables
-        known = tables(ledger if ledger.exists() else Path(empty))
-    for file in files:
-        insert_tables(file, known, check=True)

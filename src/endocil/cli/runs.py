@@ -1,16 +1,27 @@
-"""endocil run, resume and check."""
+"""endocil run, resume, check, watch and tensorboard: one run, from its settings to its display while it learns."""
 
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
-from endocil.cli.common import Devices, Nodes, Output, Overrides, Run, Source, console, resumable, say
+from endocil.cli.console import Devices, Nodes, Output, Overrides, Run, Source, Trust, console, resumable, say
 from endocil.cli.ledger import add
-from endocil.io.launcher import leads
+from endocil.io.launcher import is_rank_zero
+from endocil.io.terminal import Display, duration, plain_progress
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # endocil.runs loads torch
+    from endocil.runs.follow import Event, FolderFollower, Snapshot
     from endocil.settings.settings import Settings
+
+LINES_PER_PHASE = 4  # where the output is no terminal
+COLOURS = {"running": "green", "finished": "blue", "stopped": "red", "unknown": "yellow"}
 
 
 def run(
@@ -18,109 +29,250 @@ def run(
     changes: Overrides = None,
     output: Output = None,
     into: Annotated[
-        Path | None,
-        typer.Option("--ledger", help="Add the results to this ledger; do nothing if they are there."),
+        Path | None, typer.Option("--ledger", help="Add the results to this ledger; do nothing if they are there.")
     ] = None,
     devices: Devices = 1,
     nodes: Nodes = 1,
 ) -> None:
     """Learn a sequence of tasks and write results into a run folder."""
+    from endocil.runs import run as experiment
     from endocil.runs.folder import new_folder
     from endocil.settings.settings import load_settings
 
     settings = load_settings(source, changes or ())
-    there = in_ledger(settings, into) if into is not None else None
-    if there is not None:
-        say(f"already in the ledger: {there}")
+    entry = in_ledger(settings, into) if into is not None else None
+    if entry is not None:
+        say(f"already in the ledger: {entry}")
         return
     folder = output or new_folder(settings, Path(source).stem)
-    with resumable(folder):
-        _run(settings, folder, devices, nodes)
-    if leads():
-        _print_results(folder)
-        if into is not None:
-            add([folder], into)
+    _learn(folder, settings, lambda **shown: experiment.run(settings, folder, devices=devices, nodes=nodes, **shown))
+    if is_rank_zero() and into is not None:
+        add([folder], into)
 
 
-def in_ledger(settings: "Settings", into: Path) -> Path | None:
-    """The ledger's file of a run with these settings, if there is one."""
+def in_ledger(settings: "Settings", ledger: Path) -> Path | None:
+    """The ledger's file of a run with these settings, if there is one; one on other images is refused."""
+    from endocil.data.scenario import scenario_digest
     from endocil.learning.build import complete
-    from endocil.reports.ledger import find_in_ledger
+    from endocil.reports.ledger import find_in_ledger, refuse_other_images
+    from endocil.runs.parts import kept_table, scenario_of
     from endocil.runs.records import completed
 
-    whole = complete(settings)
-    found = find_in_ledger(completed(whole), into, complete=completed)
-    if found is not None:
-        _refuse_other_images(found, whole)
-    return found
-
-
-def _refuse_other_images(entry: Path, settings: "Settings") -> None:
-    from endocil.data.digest import scenario_digest
-    from endocil.reports.ledger import refuse_other_images
-    from endocil.runs.build import kept_table, scenario_of
-
+    settings = complete(settings.trusted())
+    entry = find_in_ledger(completed(settings), ledger, complete=completed)
+    if entry is None:
+        return None
     table = kept_table(settings)
     counts = dict(zip(table.classes, table.counts().tolist(), strict=True))
-    where = settings.data.options.get("root", settings.data.name)
-    refuse_other_images(
-        entry, counts, lambda: scenario_digest(scenario_of(table, settings)), where=f"a run on {where}"
-    )
+    root = settings.data.options.get("root", settings.data.name)
+    refuse_other_images(entry, counts, lambda: scenario_digest(scenario_of(table, settings)), where=f"a run on {root}")
+    return entry
 
 
-def _run(
-    settings: "Settings", folder: Path, devices: int = 1, nodes: int = 1, *, resuming: bool = False
-) -> None:
-    from endocil.io.terminal import Display, plain_progress
+def resume(folder: Run, devices: Devices = 1, nodes: Nodes = 1, trust: Trust = False) -> None:
+    """Continue a stopped run; on the same devices the result is the same bit for bit."""
     from endocil.runs import run as experiment
-
-    screen = console()
-    name = f"{settings.method.name.rpartition(':')[2]} seed {settings.seed}"
-    with Display(screen, name) as display:
-        progress = plain_progress(screen, "reading the data")
-        how = {"show": display, "progress": progress, "devices": devices, "nodes": nodes}
-        if resuming:
-            experiment.resume(folder, **how)  # type: ignore[arg-type]
-        else:
-            experiment.run(settings, folder, **how)  # type: ignore[arg-type]
-
-
-def _print_results(folder: Path) -> None:
-    from endocil.reports.run_page import write_run_page
-    from endocil.reports.tables import comparison
-    from endocil.runs.records import read_run
-
-    write_run_page(folder)
-    say(comparison([read_run(folder)]).text())
-    say(f"page: {folder / 'report.html'}")
-
-
-def resume(folder: Run, devices: Devices = 1, nodes: Nodes = 1) -> None:
-    """Go on with a run that was stopped, exactly as if it had not been."""
     from endocil.runs.folder import RunFolder
 
     here = RunFolder(folder)
-    settings = here.settings()
+    settings = here.settings
     if here.finished():
         say(f"{folder} is finished; nothing to do")
-    with resumable(folder):
-        _run(settings, folder, devices, nodes, resuming=True)
-    if leads():
-        _print_results(folder)
+    _learn(
+        folder, settings, lambda **shown: experiment.resume(here, devices=devices, nodes=nodes, trust=trust, **shown)
+    )
+
+
+def _learn(folder: Path, settings: "Settings", go: Callable[..., Any]) -> None:
+    """Show the run as it learns, then write its page and print its table."""
+    from endocil.reports.page import write_run_page
+    from endocil.reports.tables import comparison
+    from endocil.runs.records import read_run
+
+    screen = console()
+    name = f"{settings.method.name.rpartition(':')[2]} seed {settings.seed}"
+    with resumable(folder), Display(screen, name) as display:
+        go(show=display, progress=plain_progress(screen, "reading the data"))
+    if is_rank_zero():
+        record = read_run(folder)
+        write_run_page(record, folder)
+        say(comparison([record]).text())
+        say(f"page: {folder / 'report.html'}")
 
 
 def check(source: Source, changes: Overrides = None) -> None:
-    """Preflight alone: what a run would do, what it would cost, and what cannot work."""
-    from endocil.io.terminal import plain_progress
-    from endocil.runs.preflight import estimate, examined
+    """Check settings and data without training: what a run would do, what it would cost, what cannot work."""
+    from endocil.runs.preflight import check_run, estimate
     from endocil.settings.settings import load_settings
 
     settings = load_settings(source, changes or ())
-    parts, found = examined(settings, plain_progress(console(), "reading the data"))
-    lines = [*found.facts, *(f"note: {remark}" for remark in found.remarks)]
-    if not found.problems:
+    parts, preflight = check_run(settings, plain_progress(console(), "reading the data"))
+    lines = [*preflight.facts, *(f"note: {remark}" for remark in preflight.remarks)]
+    if not preflight.problems:
         lines += estimate(parts)
     for line in lines:
         say(line)
-    found.refuse_problems()
+    preflight.refuse_problems()
     say("ready to run")
+
+
+def tensorboard(runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")]) -> None:
+    """Write TensorBoard event files of runs into RUN/tensorboard; run.tensorboard=true writes them during the run."""
+    from endocil.runs.folder import RunFolder
+    from endocil.runs.tensorboard import write_tensorboard
+
+    for folder in runs:
+        here = RunFolder(folder)
+        here.refuse_other_folder()
+        with here.locked():
+            say(f"wrote {write_tensorboard(here)}; view with: tensorboard --logdir {folder}")
+
+
+# --- watch: live on a terminal, in lines elsewhere
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run, or of a sweep.")],
+    once: Annotated[bool, typer.Option("--once", help="Show the present state and end.")] = False,
+    every: Annotated[float, typer.Option(min=0.1, help="Seconds between two updates.")] = 1.0,
+) -> None:
+    """Follow a run: losses, accuracy after each task, time left. Ctrl-C ends the display, not the run."""
+    from endocil.runs.follow import FolderFollower
+
+    follower = FolderFollower(folder)
+    try:
+        if console().is_terminal:
+            _show_live(follower, once, every)
+        else:
+            _show_lines(follower, once, every)
+    except KeyboardInterrupt:
+        return
+
+
+def _show_live(follower: "FolderFollower", once: bool, every: float) -> None:
+    from rich.live import Live
+
+    def rendered(runs: "Sequence[Snapshot]") -> RenderableType:
+        return run_panel(runs[0]) if follower.single else sweep_table(runs)
+
+    runs = follower.snapshots()
+    if once:
+        console().print(rendered(runs))
+        return
+    with Live(rendered(runs), console=console(), auto_refresh=False) as live:
+        while follower.may_change(runs):
+            time.sleep(every)
+            runs = follower.snapshots()
+            live.update(rendered(runs), refresh=True)
+
+
+def _show_lines(follower: "FolderFollower", once: bool, every: float) -> None:
+    """New lines at each update, and the state at the end."""
+    printed: list[str] = []
+    runs = follower.snapshots()
+    while not once and follower.may_change(runs):
+        lines = event_lines(runs[0].events, runs[0].accuracies) if follower.single else [_status_counts(runs)]
+        # a run that went on from a checkpoint does its last lines again: only what differs is printed
+        pairs = enumerate(zip(printed, lines, strict=False))
+        same = next((i for i, (before, now) in pairs if before != now), min(len(printed), len(lines)))
+        for line in lines[same:]:
+            say(line)
+        printed = lines
+        time.sleep(every)
+        runs = follower.snapshots()
+    for line in _run_lines(runs[0]) if follower.single else _sweep_lines(runs):
+        say(line)
+
+
+def event_lines(events: "Sequence[Event]", accuracies: Sequence[float]) -> list[str]:
+    """The events so far in lines; further events add lines and change none."""
+    lines: list[str] = []
+    for event in events:
+        if event["event"] == "task":
+            lines.append(f"task {event['task']}: {', '.join(event['classes'])}")
+        elif event["event"] == "epoch" and (event["epoch"] + 1) % max(1, event["epochs"] // LINES_PER_PHASE) == 0:
+            position = f"task {event['task']} {event['phase']} {event['epoch'] + 1}/{event['epochs']}"
+            lines.append(f"  {position}: {_losses(event['losses'])}; learning rate {event['learning_rate']:.3g}")
+        elif event["event"] == "learned" and event["task"] < len(accuracies):
+            lines.append(f"  task {event['task']} learned: accuracy {accuracies[event['task']]:.2f} %")
+    return lines
+
+
+def run_panel(run: "Snapshot") -> RenderableType:
+    """The progress of a run, its tasks, and notes."""
+    head = Text.assemble((run.name, "bold"), f"  {run.folder}  ", (run.status_text, COLOURS[run.status]))
+    parts: list[RenderableType] = [head, Text(_position_and_losses(run))]
+    if run.status != "finished":
+        parts.append(ProgressBar(total=1.0, completed=run.state.share, width=60))
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column("task", justify="right", no_wrap=True)
+    table.add_column("new classes", ratio=1)
+    for name in ("new images", "exemplars", "kept of them", "accuracy"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for task in run.state.tasks:
+        classes = Text(", ".join(task.classes))  # a name with brackets is no markup
+        counts = (f"{task.new:,}", f"{task.exemplars:,}", f"{task.kept:,}" if task.kept else "")
+        table.add_row(str(task.index), classes, *counts, _accuracy(run, task.index))
+    return Group(*parts, table, *(Text(f"note: {note}") for note in run.notes))
+
+
+def _run_lines(run: "Snapshot") -> list[str]:
+    """The same in plain lines."""
+    lines = [f"{run.name}, {run.folder}: {run.status_text}", _position_and_losses(run)]
+    for task in run.state.tasks:
+        kept = f", {task.kept:,} of them kept" if task.kept else ""
+        accuracy = _accuracy(run, task.index)
+        lines.append(
+            f"task {task.index}: {', '.join(task.classes)}; {task.new:,} new images{kept}, trained with "
+            f"{task.exemplars:,} exemplars{f'; accuracy {accuracy}' if accuracy else ''}"
+        )
+    return [*lines, *(f"note: {note}" for note in run.notes)]
+
+
+def sweep_table(runs: "Sequence[Snapshot]") -> RenderableType:
+    """The runs of a sweep, a row each."""
+    table = Table("run", "", "where", "done", "left", "accuracy", box=None, padding=(0, 2, 0, 0))
+    for run in runs:
+        name, status, *progress = _row(run)
+        table.add_row(name, Text(status, COLOURS[status]), *progress)
+    return Group(table, Text(_status_counts(runs)))
+
+
+def _sweep_lines(runs: "Sequence[Snapshot]") -> list[str]:
+    return [*("  ".join(filter(None, _row(run))) for run in runs), _status_counts(runs)]
+
+
+def _row(run: "Snapshot") -> tuple[str, str, str, str, str, str]:
+    """Name, status, position, share done, time left, and the last accuracy so far."""
+    state, finished = run.state, run.status == "finished"
+    done = "100%" if finished else f"{state.share:.0%}"
+    left = "" if finished or state.left is None else duration(state.left)
+    return run.folder.name, run.status, state.position, done, left, _accuracy(run, len(run.accuracies) - 1)
+
+
+def _status_counts(runs: "Sequence[Snapshot]") -> str:
+    statuses = [run.status for run in runs]
+    return ", ".join(f"{statuses.count(one)} {one}" for one in dict.fromkeys(statuses))
+
+
+def _position_and_losses(run: "Snapshot") -> str:
+    state = run.state
+    parts = [state.position]
+    if state.losses:
+        parts.append(f"losses: {_losses(state.losses)}")
+    if state.learning_rate is not None:
+        parts.append(f"learning rate {state.learning_rate:.3g}")
+    if state.seconds_per_epoch is not None:
+        parts.append(f"{state.seconds_per_epoch:.2g} s/epoch")
+    if run.status != "finished" and state.left is not None:
+        parts.append(f"{state.share:.0%} done, about {duration(state.left)} of training left")
+    return "; ".join(parts)
+
+
+def _losses(losses: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.3f}" for name, value in losses.items())
+
+
+def _accuracy(run: "Snapshot", task: int) -> str:
+    """On all classes seen after this task, where it was measured."""
+    return f"{run.accuracies[task]:.2f} %" if 0 <= task < len(run.accuracies) else ""

@@ -1,48 +1,50 @@
 """endocil sweep, tune and demo."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from endocil.cli.common import Overrides, fail
-from endocil.errors import SettingsError
+from endocil.cli import console
+from endocil.cli.console import Overrides, fail
+from endocil.errors import EndocilError, SettingsError
+from endocil.io.files import write_atomically
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.console import Console
-
-    from endocil.io.tables import Table
+    from endocil.io.text_tables import Table
     from endocil.runs.records import RunRecord
+    from endocil.runs.sweep.executors import Outcome
     from endocil.runs.sweep.plan import PlannedRun
     from endocil.runs.sweep.runner import Execution, SweepFolder
     from endocil.runs.sweep.tune import Candidate
-    from endocil.runs.sweep.worker import Outcome
+
+say = partial(console.say, always=True)
 
 DEMO_METHODS = ("finetune", "icarl", "endocil", "joint")
+DEMO_PRETRAINED = ("simplecil", "ranpac", "analytic")
 
 SweepFileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A sweep file (docs/run.md).")]
 Folder = Annotated[
-    Path | None,
-    typer.Option("-o", "--output", help="Folder of the sweep, new or to go on with; runs/NAME if not given."),
+    Path | None, typer.Option("-o", "--output", help="Folder of the sweep: new, or one to continue; default runs/NAME.")
 ]
 Workers = Annotated[
-    int | None,
-    typer.Option(
-        "--workers", min=1, help="Runs at a time. Default: cores / threads of a run, or 1 on a GPU."
-    ),
+    int | None, typer.Option(min=1, help="Runs at a time. Default: cores / threads of a run, or 1 on a GPU.")
 ]
-Retries = Annotated[int, typer.Option("--retries", min=0, help="How often a failed run is tried again.")]
-NoShare = Annotated[bool, typer.Option("--no-share", help="Train the first task in every run anew.")]
+Retries = Annotated[int, typer.Option(min=0, help="How often a failed run is tried again.")]
+NoShare = Annotated[bool, typer.Option("--no-share", help="Train the first task separately in every run.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs and their state; run nothing.")]
 OnRay = Annotated[
     str | None,
-    typer.Option("--ray", metavar="auto|ADDRESS", help="On Ray: auto joins or starts it on this machine."),
+    typer.Option(metavar="auto|ADDRESS", help="Run on Ray: HOST:PORT, or auto to join or start it on this machine."),
 ]
-Gpus = Annotated[float, typer.Option("--gpus-per-run", min=0.0, help="With --ray; 0.5: two runs on a GPU.")]
+Gpus = Annotated[
+    float, typer.Option("--gpus-per-run", min=0.0, help="GPUs per run, with --ray; 0.5 means two runs per GPU.")
+]
 Cpus = Annotated[
-    float, typer.Option("--cpus-per-run", min=0.0, help="With --ray; sets no threads: set run.threads.")
+    float, typer.Option("--cpus-per-run", min=0.0, help="CPUs reserved per run, with --ray; set run.threads too.")
 ]
 
 
@@ -52,36 +54,34 @@ def sweep(
     output: Folder = None,
     workers: Workers = None,
     retries: Retries = 1,
-    ledger: Annotated[
-        Path | None, typer.Option("--ledger", help="Add finished runs to this ledger; skip what is there.")
-    ] = None,
+    ledger: Annotated[Path | None, typer.Option(help="Add finished runs to this ledger; skip what is there.")] = None,
     no_share: NoShare = False,
     dry_run: DryRun = False,
     ray: OnRay = None,
     gpus: Gpus = 0.0,
     cpus: Cpus = 1.0,
 ) -> None:
-    """Run every combination of a sweep file; finished runs are skipped, unfinished ones go on."""
-    from endocil.runs.sweep.executors import RunResources
+    """Run every combination in a sweep file; finished runs are skipped, stopped ones continue."""
+    from endocil.reports.tables import comparison
     from endocil.runs.sweep.plan import plan, read_sweep
     from endocil.runs.sweep.runner import Execution, SweepFolder
 
-    execution = Execution(workers, retries, not no_share, ray, RunResources(cpus, gpus))
+    execution = Execution(workers, retries, not no_share, ray, cpus, gpus)
     sweep_file = read_sweep(file)
     if sweep_file.search:
-        raise SettingsError(
-            f"{file} has a [search] table, which 'endocil tune' takes; a sweep has [vary] alone"
-        )
-    folder, runs = (
-        SweepFolder(output or Path("runs", file.stem)),
-        plan(sweep_file, file.parent, changes or ()),
-    )
+        raise SettingsError(f"{file} has a [search] table, which 'endocil tune' takes; a sweep has [vary] alone")
+    folder = SweepFolder(output or Path("runs", file.stem))
+    runs = plan(sweep_file, file.parent, changes or ())
     entries = _ledger_entries(runs, ledger)
     if dry_run:
         _list(folder, runs, entries)
         return
     failed = _run_all(folder, [one for one in runs if one.digest not in entries], execution, ledger)
-    _show_results(folder, runs)
+    records = folder.records(runs)
+    for name, finished in records.items():
+        page = folder.path / ("report.html" if len(records) == 1 else f"report-{name}.html")
+        say(f"\n{name}\n{comparison(finished).text()}")
+        say(write_report(finished, page, f"endocil sweep {folder.path.resolve().name}: {name}", name))
     _end(failed)
 
 
@@ -97,27 +97,36 @@ def tune(
     gpus: Gpus = 0.0,
     cpus: Cpus = 1.0,
 ) -> None:
-    """Search settings by the validation part alone; writes best.toml, which 'endocil run' takes."""
-    from endocil.runs.sweep.executors import RunResources
+    """Search for the best settings on the validation images; writes best.toml for 'endocil run'."""
+    from endocil.runs.records import read_run
     from endocil.runs.sweep.plan import plan, read_sweep
     from endocil.runs.sweep.runner import Execution, SweepFolder
-    from endocil.runs.sweep.tune import check_metric_has_value, check_validation, points, split_metric
+    from endocil.runs.sweep.tune import check_runs_to_tune, points, rank_candidates, split_metric
 
-    execution = Execution(workers, retries, not no_share, ray, RunResources(cpus, gpus))
+    execution = Execution(workers, retries, not no_share, ray, cpus, gpus)
     sweep_file = read_sweep(file)
     split_metric(sweep_file.metric)  # refuses an unknown one
     overrides = [*(changes or ()), "run.evaluate=validation"]
     runs = plan(sweep_file, file.parent, overrides, points(sweep_file))
-    check_validation(runs)
-    check_metric_has_value(runs, sweep_file.metric)
+    check_runs_to_tune(runs, sweep_file.metric)
     folder = SweepFolder(output or Path("runs", file.stem))
     if dry_run:
         _list(folder, runs, {})
         return
     failed = _run_all(folder, runs, execution, None)
-    best = _show_ranking(folder, runs, sweep_file.metric)
+    records = {one.digest: read_run(folder.run(one).path) for one in runs if folder.run(one).finished()}
+    candidates = rank_candidates(runs, records, sweep_file.metric)
+    table = ranking_table(candidates, sweep_file.metric)
+    say(f"\n{table.text()}")
+    write_atomically(folder.path / "tuning.csv", table.csv())
+    best = folder.path / "best.toml"
+    ranked = bool(candidates) and candidates[0].mean is not None
+    if ranked:
+        write_atomically(best, candidates[0].settings().to_toml())
+    else:
+        best.unlink(missing_ok=True)  # that of an earlier metric
     _end(failed)
-    if best is None:
+    if not ranked:
         raise SettingsError(
             f"metric '{sweep_file.metric}' has no value in any of the runs, so none is best; choose another metric"
         )
@@ -126,58 +135,50 @@ def tune(
 
 def demo(
     changes: Overrides = None,
-    seeds: Annotated[
-        str, typer.Option("--seeds", metavar="N,N,...", help="Every method is trained with each of them.")
-    ] = "0,1,2",
+    seeds: Annotated[str, typer.Option(metavar="N,N,...", help="Every method is trained with each of them.")] = "0,1,2",
     output: Folder = None,
     workers: Workers = None,
+    pretrained: Annotated[
+        bool,
+        typer.Option("--pretrained", help="Also simplecil, ranpac and analytic on ImageNet's features, by an extra."),
+    ] = False,
 ) -> None:
     """Compare finetune, icarl, endocil and joint on synthetic endoscopy, three seeds each: minutes on two cores."""
-    from endocil.runs.sweep.plan import SweepFile, plan
+    from endocil.cli.reports import exemplars_of
+    from endocil.reports.comparisons import compared_over_seeds
+    from endocil.reports.page import write_page
+    from endocil.reports.tables import comparison
+    from endocil.runs.sweep.plan import Block, SweepFile, plan
     from endocil.runs.sweep.runner import Execution, SweepFolder
 
-    vary = {"seed": _parse_seeds(seeds), "method": list(DEMO_METHODS)}
+    parts = seeds.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise SettingsError(f"--seeds is '{seeds}'; expected whole numbers of 0 or more, such as 3,4,5")
+    numbers = [int(part) for part in parts]
+    frozen = Block(settings="demo-pretrained", vary={"seed": numbers, "method": list(DEMO_PRETRAINED)})
+    vary = {"seed": numbers, "method": list(DEMO_METHODS)}
     folder = SweepFolder(output or Path("runs", "demo"))
-    runs = plan(SweepFile(settings="demo", vary=vary), Path(), changes or ())
+    file = SweepFile(settings="demo", vary=vary, also=(frozen,) if pretrained else ())
+    runs = plan(file, Path(), changes or ())
     failed = _run_all(folder, runs, Execution(workers), None)
-    _show_demo(folder, runs)
+    finished = [record for records in folder.records(runs).values() for record in records]
+    if finished:
+        page = folder.path / "report.html"
+        write_page(finished, page, title="endocil demo: synthetic endoscopy", gallery=exemplars_of(finished))
+        say(f"\n{comparison(finished).text()}\n{compared_over_seeds(finished)}\npage: {page}")
     _end(failed)
 
 
-def _parse_seeds(text: str) -> list[int]:
-    parts = text.split(",")
-    if not all(part.strip().isdecimal() for part in parts):
-        raise SettingsError(f"--seeds is '{text}'; expected whole numbers of 0 or more, such as 3,4,5")
-    return [int(part) for part in parts]
-
-
-def console() -> "Console":
-    """A sweep is one process and prints, even where a launcher's variables make it look like one of many."""
-    from rich.console import Console
-
-    return Console()
-
-
-def say(text: str) -> None:
-    console().print(text, highlight=False, markup=False, soft_wrap=True)
-
-
 def _ledger_entries(runs: "list[PlannedRun]", ledger: Path | None) -> dict[str, Path]:
-    """The entries of runs that the ledger has, by digest."""
+    """The entries of runs that the ledger has, by digest.
+
+    A ledger knows a folder by its last name: of two data sets with the same one it can keep one."""
     from endocil.cli.runs import in_ledger
-
-    if ledger is None:
-        return {}
-    _check_ledger_names(runs, ledger)
-    entries = {one.digest: in_ledger(one.settings, ledger) for one in runs}
-    return {digest: entry for digest, entry in entries.items() if entry is not None}
-
-
-def _check_ledger_names(runs: "list[PlannedRun]", ledger: Path) -> None:
-    """A ledger knows a folder by its last name: of two data sets with the same one it can keep one."""
     from endocil.reports.ledger import ledger_name
     from endocil.runs.records import completed
 
+    if ledger is None:
+        return {}
     by_name: dict[str, PlannedRun] = {}
     for one in runs:
         other = by_name.setdefault(ledger_name(completed(one.settings)), one)
@@ -187,6 +188,8 @@ def _check_ledger_names(runs: "list[PlannedRun]", ledger: Path) -> None:
                 f"{other.name} and {one.name} would be one entry of {ledger} (data.root: {roots}); rename a data "
                 "folder, or keep their results without --ledger"
             )
+    entries = {one.digest: in_ledger(one.settings, ledger) for one in runs}
+    return {digest: entry for digest, entry in entries.items() if entry is not None}
 
 
 def _list(folder: "SweepFolder", runs: "list[PlannedRun]", entries: dict[str, Path]) -> None:
@@ -198,7 +201,7 @@ def _list(folder: "SweepFolder", runs: "list[PlannedRun]", entries: dict[str, Pa
 def _run_all(
     folder: "SweepFolder", runs: "list[PlannedRun]", execution: "Execution", ledger: Path | None
 ) -> "list[Outcome]":
-    """The runs that failed; Ctrl-C stops all runs and shows how to go on."""
+    """The runs that failed; Ctrl-C stops all runs and shows how to continue."""
     from endocil.cli.ledger import add
     from endocil.runs.sweep.runner import run_all
 
@@ -207,26 +210,13 @@ def _run_all(
             add([run], ledger)
 
     try:
-        return run_all(folder, runs, execution, console(), add_to_ledger)
+        return run_all(folder, runs, execution, console.console(always=True), add_to_ledger)
     except KeyboardInterrupt:
-        fail("stopped; nothing up to the runs' last checkpoints is lost. Go on with the same command", 130)
-
-
-def _show_results(folder: "SweepFolder", runs: "list[PlannedRun]") -> None:
-    """A table and a report page for each data set."""
-    from endocil.reports.tables import comparison
-
-    records = folder.records(runs)
-    for name, finished in records.items():
-        page = folder.path / ("report.html" if len(records) == 1 else f"report-{name}.html")
-        title = f"endocil sweep {folder.path.resolve().name}: {name}"
-        say(f"\n{name}\n{comparison(finished).text()}")
-        say(write_report(finished, page, title, name))
+        fail("stopped; nothing up to the runs' last checkpoints is lost. Continue with the same command", 130)
 
 
 def write_report(records: "Sequence[RunRecord]", page: Path, title: str, name: str) -> str:
     """Where the page is, or why there is none: the classes or the split may vary."""
-    from endocil.errors import EndocilError
     from endocil.reports.page import write_page
 
     try:
@@ -236,45 +226,11 @@ def write_report(records: "Sequence[RunRecord]", page: Path, title: str, name: s
     return f"page: {page}"
 
 
-def _show_demo(folder: "SweepFolder", runs: "list[PlannedRun]") -> None:
-    """The table, the differences that the seeds show, and the page with exemplars."""
-    from endocil.cli.reports import exemplars_of
-    from endocil.reports.comparisons import compared_over_seeds
-    from endocil.reports.page import write_page
-    from endocil.reports.tables import comparison
-
-    finished = [record for records in folder.records(runs).values() for record in records]
-    if not finished:
-        return
-    page = folder.path / "report.html"
-    write_page(finished, page, title="endocil demo: synthetic endoscopy", gallery=exemplars_of(finished))
-    say(f"\n{comparison(finished).text()}\n{compared_over_seeds(finished)}\npage: {page}")
-
-
-def _show_ranking(folder: "SweepFolder", runs: "list[PlannedRun]", metric: str) -> Path | None:
-    """Shows and writes the ranking; returns the file of the best settings where a candidate has a value."""
-    from endocil.io.files import write_atomically
-    from endocil.runs.records import read_run
-    from endocil.runs.sweep.tune import rank_candidates
-
-    records = {one.digest: read_run(folder.run(one).path) for one in runs if folder.run(one).finished()}
-    candidates = rank_candidates(runs, records, metric)
-    table = ranking_table(candidates, metric)
-    say(f"\n{table.text()}")
-    write_atomically(folder.path / "tuning.csv", table.csv())
-    best = folder.path / "best.toml"
-    if not candidates or candidates[0].mean is None:
-        best.unlink(missing_ok=True)  # that of an earlier metric
-        return None
-    write_atomically(best, candidates[0].settings().to_toml())
-    return best
-
-
 def ranking_table(candidates: "Sequence[Candidate]", metric: str) -> "Table":
     """The candidates of a search, best first; one without a value has no rank."""
-    from endocil.io.tables import Cell, Column, Table, spread
+    from endocil.io.text_tables import Cell, Column, Table, spread
     from endocil.metrics.metrics import METRICS
-    from endocil.runs.experiments import flat, written
+    from endocil.runs.experiments import flatten, format_value
     from endocil.runs.sweep.tune import LOWER_IS_BETTER, split_metric
 
     _, name = split_metric(metric)
@@ -287,8 +243,8 @@ def ranking_table(candidates: "Sequence[Candidate]", metric: str) -> "Table":
     )
     rows = []
     for rank, one in enumerate(candidates, 1):
-        settings = flat(one.runs[0].settings.model_dump(mode="json", exclude_none=True))
-        values: list[Cell] = [written(settings.get(key)) for key in keys]
+        settings = flatten(one.runs[0].settings.model_dump(mode="json", exclude_none=True))
+        values: list[Cell] = [format_value(settings.get(key)) for key in keys]
         result = spread(one.values) if one.mean is not None else None
         rows.append((None if result is None else rank, *values, len(one.values), result))
     return Table(f"Validation results: {METRICS[name]}", columns, tuple(rows))

@@ -67,19 +67,14 @@ class GradientRule(nn.Module):
 def classifier_gradients(outcome: Outcome, n: float) -> dict[str, Tensor]:
     """The linear classifier's gradient of the distillation, and of all other losses together: (C, d + 1) each."""
     if outcome.logits is None or outcome.features is None:
-        raise ValueError(
-            "calibrated gradients need the outcome's logits and features; the objective returned none"
-        )
+        raise ValueError("calibrated gradients need the outcome's logits and features; the objective returned none")
     parts: dict[str, list[Tensor]] = {"classification": [], DISTILLATION: []}
     for name, loss in outcome.losses.items():
         if not loss.ndim:
-            raise ValueError(
-                f"calibrated gradients take losses of images; '{name}' is a penalty on parameters"
-            )
+            raise ValueError(f"calibrated gradients take losses of images; '{name}' is a penalty on parameters")
         parts[name if name == DISTILLATION else "classification"].append(loss.sum() / n)
     return {
-        part: linear_gradient(_gradient(losses, outcome.logits), outcome.features)
-        for part, losses in parts.items()
+        part: linear_gradient(_gradient(losses, outcome.logits), outcome.features) for part, losses in parts.items()
     }
 
 

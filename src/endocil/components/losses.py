@@ -41,13 +41,15 @@ class PriorRegularizedLoss(nn.Module):
 
     pi is the share of each class in `counts`; without `weights` every class weighs 1 (the paper's first task).
     Prediction uses the raw logits z: adding the prior again would bring the imbalance back.
+    `smoothing` e is not the paper's: -sum_c q_c W_c log p_c, with q_c = e / C, and 1 - e more for the image's class.
     """
 
     log_prior: Tensor
     weights: Tensor
 
-    def __init__(self, counts: Tensor, weights: Tensor | None = None) -> None:
+    def __init__(self, counts: Tensor, weights: Tensor | None = None, *, smoothing: float = 0.0) -> None:
         super().__init__()
+        self.smoothing = smoothing
         counts = torch.as_tensor(counts)
         if counts.ndim != 1 or counts.numel() == 0 or bool((counts < 1).any()):
             raise ValueError(f"counts must be one number >= 1 for each class, got {counts.tolist()}")
@@ -59,6 +61,10 @@ class PriorRegularizedLoss(nn.Module):
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         adjusted = logits + self.log_prior.to(logits)  # (B, C)
+        if self.smoothing:
+            return functional.cross_entropy(
+                adjusted, labels, self.weights.to(logits), reduction="none", label_smoothing=self.smoothing
+            )
         return self.weights.to(logits)[labels] * functional.cross_entropy(adjusted, labels, reduction="none")
 
 

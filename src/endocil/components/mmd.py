@@ -46,13 +46,7 @@ class KernelMatrix:
     kept: Tensor | None = None  # the whole of it, (m, m) float64, once `all_sums` has kept it
 
     def __init__(
-        self,
-        features: Tensor,
-        kernels: int,
-        scale: float,
-        bandwidth: Bandwidth,
-        self_pairs: bool,
-        workers: int = 1,
+        self, features: Tensor, kernels: int, scale: float, bandwidth: Bandwidth, self_pairs: bool, workers: int = 1
     ) -> None:
         self.kernels, self.scale, self.size = kernels, scale, len(features)
         self.points = centred(features)  # (m, d + 2)
@@ -233,7 +227,7 @@ class RowMeans:
         if not self.exact:
             self._measure_float32()
 
-    def sharpen(self, indices: Tensor) -> None:
+    def make_exact(self, indices: Tensor) -> None:
         """Make these rows exact."""
         if len(indices) > self.matrix.size // TRIANGLE:
             self.exact = True
@@ -263,8 +257,8 @@ class RowMeans:
         self.entry_error = MARGIN * of_entries
 
 
-class Nearness:
-    """The chosen rows and every row's kernel sum to them: float32 where that will do for the means."""
+class KernelSums:
+    """The chosen rows, and for every row the sum of its kernel to them: in float32 where that is precise enough."""
 
     def __init__(self, means: RowMeans, among: list[int] | None) -> None:
         self.matrix, self.means = means.matrix, means
@@ -293,12 +287,12 @@ class Nearness:
                 near = self.matrix.between(candidates, self.chosen).sum(1)
                 place = _best(near / size, candidates, self.means, tie)
                 return int(candidates[place]), float(near[place])
-            self._sharpen()  # for whole rows in float64 cost less
+            self._make_exact()  # for whole rows in float64 cost less
         index = _best(self.values / size, self.means.rows, self.means, tie)
         return index, float(self.values[index])
 
-    def _sharpen(self) -> None:
-        """All sums in float64, now and from now on."""
+    def _make_exact(self) -> None:
+        """Compute all sums in float64 from now on."""
         self.exact = True
         self.values = torch.where(self.values.isinf(), self.values, 0.0)
         for index in torch.split(self.chosen, 1):
@@ -307,7 +301,7 @@ class Nearness:
 
 def greedy(n: int, means: RowMeans, among: list[int] | None = None) -> tuple[list[int], Tensor]:
     """n rows, of all or of some, in order of choice, and MMD^2 after each, (n,) float64."""
-    near, sums = Nearness(means, among), list[float]()
+    near, sums = KernelSums(means, among), list[float]()
     for _ in range(n):
         index, to_chosen = near.best()
         near.add(index)
@@ -351,7 +345,7 @@ def _best(near: Tensor, rows: Tensor, means: RowMeans, tie: float, prefer: int |
         candidates = (score - error <= (score + error).min() + tie).nonzero().flatten()
         unsure = candidates[error[candidates] > 0]
         if len(candidates) > 1 and len(unsure) > 0:
-            means.sharpen(rows[unsure])
+            means.make_exact(rows[unsure])
             return _best(near, rows, means, tie, prefer)
     if prefer is not None and float(score[prefer]) <= float(score.min()) + tie:
         return prefer

@@ -54,7 +54,7 @@ def select_by_mmd(
 
     `features` (m, d) are not normalised here; n >= m returns all of them. dbar is the mean squared distance in the
     class, without self pairs unless `self_pairs`; `bandwidth="literal"` takes i = 1..K and K/2 as printed.
-    `refine="swap"` goes on until no exchange of one row lowers MMD^2, and orders the rows greedily once more.
+    `refine="swap"` continues until no swap of one row lowers MMD^2, then orders the rows greedily.
     `block_bytes` bounds a worker's tile and changes no pick. With the default kernel MMD^2 is good to about 1e-12,
     over 1024 rows to 1e-6. Memory grows with m, and swaps hold n rows of the matrix.
     """
@@ -88,9 +88,7 @@ def squared_mmd(
     _check_rows(features, n, "features")
     _check_kernel(kernels, scale, bandwidth, block_bytes)
     if indices.min() < 0 or indices.max() >= len(features):
-        raise ValueError(
-            f"indices must be rows of features, 0 to {len(features) - 1}; got {indices.tolist()}"
-        )
+        raise ValueError(f"indices must be rows of features, 0 to {len(features) - 1}; got {indices.tolist()}")
     with one_thread_each() as workers:
         matrix = KernelMatrix(features, kernels, scale, bandwidth, self_pairs, workers)
         means = RowMeans(matrix, n, block_bytes).values
@@ -172,9 +170,7 @@ def _check_kernel(kernels: int, scale: float, bandwidth: str, block_bytes: int |
     if not 1 <= kernels <= MOST_KERNELS:
         raise ValueError(f"kernels, the number of Gaussians, must be 1 to {MOST_KERNELS}; got {kernels}")
     if not 1.0 <= scale <= WIDEST_SCALE:
-        raise ValueError(
-            f"scale, the ratio of neighbouring bandwidths, must be 1 to {WIDEST_SCALE:.0f}; got {scale}"
-        )
+        raise ValueError(f"scale, the ratio of neighbouring bandwidths, must be 1 to {WIDEST_SCALE:.0f}; got {scale}")
     _check_name("bandwidth", bandwidth, get_args(Bandwidth))
     if block_bytes is not None and block_bytes < 1:
         raise ValueError(f"block_bytes must be positive; got {block_bytes}; None takes a good size")

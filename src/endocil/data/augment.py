@@ -1,36 +1,87 @@
 """Whole batches on the device: uint8 pixels in, augmented and normalised network input out.
 
-Flips, brightness and ImageNet's mean and deviation, as in PyCIL, on which the paper builds. All random numbers
+Flips and brightness as in PyCIL, on which the paper builds; the normalisation is the network's. All random numbers
 of a batch are drawn on the CPU, in a fixed order, so that every device gives the same images.
 """
 
-from dataclasses import dataclass
-from math import log
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite, log
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from endocil.data.augment_operations import OPERATIONS, OperationFunction
+from endocil.data.seeding import generator as named_generator
 from endocil.errors import SettingsError
+from endocil.registry import resolve
 
-MEAN = (0.485, 0.456, 0.406)  # of ImageNet, as torchvision's
-DEVIATION = (0.229, 0.224, 0.225)
 RATIOS = (3 / 4, 4 / 3)  # of width to height in a crop, as torchvision's RandomResizedCrop
 ATTEMPTS = 10  # to find a crop that fits, as torchvision's
 
 
-def normalise(pixels: Tensor) -> Tensor:
-    """(B, H, W, 3) uint8 -> (B, 3, H, W) float32 in channels-last memory: (x / 255 - mean) / deviation."""
-    return _normalise_in_place(pixels.to(torch.float32, memory_format=torch.contiguous_format))
+@dataclass(frozen=True, kw_only=True)
+class Normalisation:
+    """What a network expects of its input: (x / 255 - mean) / std, by channel (red, green, blue)."""
+
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)  # of ImageNet, as torchvision's
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+
+    def __post_init__(self) -> None:
+        values = (*self.mean, *self.std)
+        if (len(self.mean), len(self.std)) != (3, 3) or not all(map(isfinite, values)) or min(self.std) <= 0:
+            raise SettingsError(
+                f"the backbone's mean is {self.mean} and its std {self.std}; expected three numbers each, of values "
+                f"from 0 to 1, and std above 0"
+            )
+
+
+IMAGENET = Normalisation()
+
+
+def normalise(pixels: Tensor, normalisation: Normalisation = IMAGENET) -> Tensor:
+    """(B, H, W, 3) uint8 -> (B, 3, H, W) float32 in channels-last memory: (x / 255 - mean) / std."""
+    return _normalise_in_place(pixels.to(torch.float32, memory_format=torch.contiguous_format), normalisation)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One further step of an augmentation: a function of data/augment_operations.py, or `package.module:function`."""
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    @property
+    def function(self) -> OperationFunction:
+        return resolve("train.augment", self.name, OPERATIONS)
+
+    def __call__(self, images: Tensor, generator: torch.Generator, piece: slice, whole: int) -> Tensor:
+        if not len(images):  # a share that a small batch leaves empty
+            return images
+
+        def uniform(columns: int) -> Tensor:
+            return torch.rand(whole, columns, generator=generator)[piece].to(images.device)
+
+        changed = self.function(images, uniform, **self.options)
+        if not isinstance(changed, Tensor) or changed.shape != images.shape or changed.dtype != images.dtype:
+            found = (tuple(changed.shape), changed.dtype) if isinstance(changed, Tensor) else type(changed).__name__
+            raise SettingsError(
+                f"train.augment '{self.name}' returned {found}; expected images of {tuple(images.shape)}, "
+                f"{images.dtype}"
+            )
+        return changed
 
 
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """Flips, brightness and (optionally) crops, each image by its own numbers."""
+    """Flips, brightness, (optionally) crops and further operations, each image by its own numbers."""
 
     flip: float = 0.5  # probability of a mirror image
     brightness: float = 63 / 255  # PyCIL, ImageNet: a factor from 1 - this to 1 + this
     crop: bool = False  # RandomResizedCrop
     crop_scale: tuple[float, float] = (0.08, 1.0)  # share of the area in a crop, torchvision's
+    operations: tuple[Operation, ...] = ()  # after these, in their order
 
     def __post_init__(self) -> None:
         if not 0 <= self.flip <= 1:
@@ -38,12 +89,16 @@ class Augmentation:
         if self.brightness < 0:
             raise SettingsError(f"augmentation: brightness is {self.brightness}; expected 0 (off) or more")
         if not 0 < self.crop_scale[0] <= self.crop_scale[1] <= 1:
-            raise SettingsError(
-                f"augmentation: crop_scale is {self.crop_scale}; expected 0 < smallest <= largest <= 1"
-            )
+            raise SettingsError(f"augmentation: crop_scale is {self.crop_scale}; expected 0 < smallest <= largest <= 1")
 
     def __call__(
-        self, pixels: Tensor, generator: torch.Generator, *, start: int = 0, of: int | None = None
+        self,
+        pixels: Tensor,
+        generator: torch.Generator,
+        normalisation: Normalisation = IMAGENET,
+        *,
+        start: int = 0,
+        of: int | None = None,
     ) -> Tensor:
         """(B, H, W, 3) uint8 -> (B, 3, H, W) float32, augmented and normalised.
 
@@ -59,12 +114,14 @@ class Augmentation:
         if self.crop:
             height, width = pixels.shape[1:3]
             values = _crop(values, draw_crops(whole, height, width, self.crop_scale, generator)[piece])
-        return _normalise_in_place(values)
+        for index, operation in enumerate(self.operations):
+            # by its place and name, so that no operation changes the numbers of another
+            own = named_generator(generator.initial_seed(), index, operation.name)
+            values = operation(values, own, piece, whole)
+        return _normalise_in_place(values.contiguous(), normalisation)
 
 
-def draw_crops(
-    n: int, height: int, width: int, scale: tuple[float, float], generator: torch.Generator
-) -> Tensor:
+def draw_crops(n: int, height: int, width: int, scale: tuple[float, float], generator: torch.Generator) -> Tensor:
     """Boxes (top, left, height, width) of n crops; torchvision's distribution of areas and ratios.
 
     The first of ten attempts that fits inside the image is taken; where none does, the whole image."""
@@ -109,11 +166,11 @@ def _stretch(values: Tensor, start: Tensor, length: Tensor) -> Tensor:
     return blended.view(values.shape)
 
 
-def _normalise_in_place(values: Tensor) -> Tensor:
+def _normalise_in_place(values: Tensor, normalisation: Normalisation) -> Tensor:
     """(B, H, W, 3) float32 from 0 to 255, contiguous -> (B, 3, H, W) seen through channels-last strides."""
     n, height, width, _ = values.shape
-    deviation = torch.tensor(DEVIATION, device=values.device)
-    mean = torch.tensor(MEAN, device=values.device)
+    std = torch.tensor(normalisation.std, device=values.device)
+    mean = torch.tensor(normalisation.mean, device=values.device)
     rows = values.view(n * height, width * 3)  # constants as long as a row: three at a time would be slow
-    rows.mul_((1 / (255 * deviation)).repeat(width)).add_((-mean / deviation).repeat(width))
+    rows.mul_((1 / (255 * std)).repeat(width)).add_((-mean / std).repeat(width))
     return values.permute(0, 3, 1, 2)

@@ -1,15 +1,17 @@
 """Sets of images to learn from, and the batches cut from them."""
 
-from collections.abc import Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from endocil.data.augment import Augmentation, normalise
+from endocil.data.augment import IMAGENET, Augmentation, Normalisation, normalise
 from endocil.data.seeding import generator
 from endocil.errors import EndocilError
 
@@ -23,13 +25,18 @@ class Batch:
     from_memory: Tensor  # (B,) bool: exemplars
     batch_labels: Tensor  # labels of the whole batch
     batch_from_memory: Tensor  # which of the whole batch are exemplars
-    key: tuple[
-        int | str, ...
-    ] = ()  # seed, task, phase, epoch, step: all random numbers of a batch come from it
+    key: tuple[int | str, ...] = ()  # seed, task, phase, epoch, step: all random numbers of a batch come from it
     start: int = 0  # where these images begin in the whole batch
+    mixed_labels: Tensor | None = None  # (B,) of the images that these are mixed with (mixup)
+    mix: float = 1.0  # how much of a mixed image is its own, at least a half
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def label_loss(self, loss: Callable[[Tensor], Tensor]) -> Tensor:
+        """A loss by the images' labels, one per image; of mixed images, by both labels and as they are mixed."""
+        own = loss(self.labels)
+        return own if self.mixed_labels is None else self.mix * own + (1.0 - self.mix) * loss(self.mixed_labels)
 
     def uniform(self, columns: int, purpose: str) -> Tensor:
         """(B, columns) numbers from 0 to below 1, drawn for the whole batch so that all shares agree."""
@@ -51,6 +58,7 @@ class Batch:
             images=self.images[mine],
             labels=self.labels[mine],
             from_memory=self.from_memory[mine],
+            mixed_labels=None if self.mixed_labels is None else self.mixed_labels[mine],
             start=self.start + mine.start,
         )
 
@@ -125,6 +133,11 @@ class ImageSet:
         """Copies of the pixels of some of these images: (B, size, size, 3) uint8."""
         return self.images.gather(self.rows[index])
 
+    def pixel_digests(self) -> list[bytes]:
+        """The sha256 of the pixels of each image."""
+        parts = torch.split(torch.arange(len(self)), 256)
+        return [pixel_digest(pixels) for part in parts for pixels in self.gather(part)]
+
     def take(self, index: Tensor) -> "ImageSet":
         return ImageSet(self.images, self.rows[index], self.from_memory[index])
 
@@ -145,6 +158,10 @@ class ImageSet:
         return self.take(torch.nonzero(~held).flatten()), self.take(torch.nonzero(held).flatten())
 
 
+def pixel_digest(pixels: Tensor) -> bytes:
+    return hashlib.sha256(pixels.numpy().tobytes()).digest()
+
+
 def cut(order: Tensor, batch_size: int) -> list[Tensor]:
     """Cut an order into batches; a remainder of one image joins the batch before (batch norm needs two)."""
     if batch_size < 2:
@@ -163,28 +180,44 @@ def training_batches(
     key: Sequence[int | str],
     device: torch.device,
     share: tuple[int, int] = (0, 1),
+    *,
+    normalisation: Normalisation = IMAGENET,
+    mixup: float = 0.0,
 ) -> Iterator[Batch]:
     """One epoch: every image once, shuffled and (if at all) augmented by the numbers that belong to this key.
 
-    `share` = (i, n): of every batch the i-th of n parts, which may be empty."""
+    `share` = (i, n): of every batch the i-th of n parts, which may be empty. `mixup`: alpha of the Beta distribution
+    by which images are mixed with others of their batch (Zhang et al., ICLR 2018); 0: none is."""
     order = torch.randperm(len(images), generator=generator(seed, *key, "order"))
     all_labels = images.labels
     for step, chosen in enumerate(cut(order, batch_size)):
         mine = share_of(len(chosen), *share)
-        pixels = _moved(images.images.gather(images.rows[chosen[mine]]), device)
+        seen = slice(0, len(chosen)) if mixup else mine  # an image may be mixed with one of another share
+        pixels = _moved(images.images.gather(images.rows[chosen[seen]]), device)
         if augmentation is None:
-            picture = normalise(pixels)
+            picture = normalise(pixels, normalisation)
         else:
             random = generator(seed, *key, step, "augmentation")
-            picture = augmentation(pixels, random, start=mine.start, of=len(chosen))
+            picture = augmentation(pixels, random, normalisation, start=seen.start, of=len(chosen))
         labels, known = all_labels[chosen].to(device), images.from_memory[chosen].to(device)
-        yield Batch(picture, labels[mine], known[mine], labels, known, (seed, *key, step), mine.start)
+        batch = Batch(picture, labels[seen], known[seen], labels, known, (seed, *key, step), seen.start)
+        yield _mixed(batch, mixup, generator(seed, *key, step, "mixup")).part(mine) if mixup else batch
 
 
-def ahead(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
-    """The same batches; on an accelerator, the next is prepared while this one trains.
+def _mixed(batch: Batch, alpha: float, random: torch.Generator) -> Batch:
+    """Each image mixed with one other of its batch, all by one number, as the authors do it."""
+    partner = torch.randperm(len(batch), generator=random).to(batch.images.device)
+    draws = np.random.default_rng(int(torch.randint(2**62, (), generator=random)))
+    mix = draws.beta(alpha, alpha)
+    mix = max(mix, 1.0 - mix)  # the larger part is the image's own, so that losses by class are told of it
+    images = torch.lerp(batch.images[partner], batch.images, mix).contiguous(memory_format=torch.channels_last)
+    return replace(batch, images=images, mixed_labels=batch.labels[partner], mix=mix)
 
-    On a CPU the same cores would do both, so nothing is gained there."""
+
+def prefetch(batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+    """The same batches; on an accelerator, the next one is prepared while this one trains.
+
+    On a CPU the same cores would do both, so nothing is gained."""
     if device.type == "cpu":
         yield from batches
         return
@@ -201,13 +234,16 @@ def share_of(n: int, index: int, parts: int) -> slice:
 
 
 def _moved(pixels: Tensor, device: torch.device) -> Tensor:
-    """To the device as bytes; from pinned memory a graphics card fetches them while it computes."""
+    """To the device as bytes; from pinned memory the copy overlaps with computation."""
     if device.type == "cuda":
         return pixels.pin_memory().to(device, non_blocking=True)
     return pixels.to(device)
 
 
-def plain_batches(images: ImageSet, batch_size: int, device: torch.device) -> Iterator[Tensor]:
-    """The images in their order, without augmentation: for features, scores and tests."""
-    for rows in torch.split(images.rows, batch_size):
-        yield normalise(_moved(images.images.gather(rows), device))
+def plain_batches(
+    images: ImageSet | Tensor, batch_size: int, device: torch.device, normalisation: Normalisation
+) -> Iterator[Tensor]:
+    """The images, or (n, H, W, 3) uint8, in their order, without augmentation: for features, scores and tests."""
+    for part in torch.split(images.rows if isinstance(images, ImageSet) else images, batch_size):
+        pixels = images.images.gather(part) if isinstance(images, ImageSet) else part
+        yield normalise(_moved(pixels, device), normalisation)

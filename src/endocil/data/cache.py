@@ -2,19 +2,24 @@
 
 The file is named by a digest of the table and the size. While it is built, chunks of pixels are appended to one file
 and described, with a checksum, by lines of a second one: a build that was killed continues after the last chunk whose
-checksum is right, whatever a crash or a power cut left behind it.
+checksum is right, whatever a crash or a power cut left behind it. The checksums are kept, and all pixels are compared
+with them whenever the cache is opened: one flipped bit would change results silently.
 """
 
+import hashlib
 import io
 import json
 import os
 import re
 import shutil
 import warnings
+import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from math import prod
 from pathlib import Path
 
@@ -31,17 +36,18 @@ from endocil.io.files import (
     cache_folder,
     flush,
     free_bytes,
+    lock,
     replacing,
     temporary_beside,
+    write_atomically,
     write_json,
 )
-from endocil.io.locks import lock
 
 Progress = Callable[[int, int], None]  # (images done, images in all)
 Shape = tuple[int, int, int, int]  # images, height, width, channels
 Unreadable = tuple[tuple[str, str], ...]  # (id, reason)
 
-_SAMPLES = 64  # rows whose checksum is compared when the cache is opened
+Chunks = Sequence[tuple[int, int]]  # (images, checksum of their pixels), in the order of the file
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,10 +89,41 @@ def load_images(
     loaded = stored.open()
     if loaded is None:
         with stored.lock() as alone:
-            loaded = stored.open() or stored.build(table, progress, workers or _n_processors(), alone)
+            loaded = stored.open() or stored.build(table, progress, workers, alone)
     pixels, unreadable = loaded
-    kept = _readable_rows(table, unreadable, skip_unreadable)
+    bad = {name for name, _ in unreadable}
+    kept = np.array([row for row, name in enumerate(table.ids) if name not in bad], np.int64)
+    if bad and not (skip_unreadable and len(kept)):
+        listed = "; ".join(f"{name}: {reason}" for name, reason in unreadable[:5])
+        more = "; ..." if len(unreadable) > 5 else ""
+        way_out = "data.skip_unreadable = true leaves them out and records them" if len(kept) else "none is left"
+        raise DataError(f"{len(bad)} of {len(table)} images cannot be read ({listed}{more}); {way_out}")
     return Images(table.take(kept), pixels, torch.from_numpy(kept), unreadable)
+
+
+def cached_arrays(
+    table: ImageTable,
+    names: Sequence[str],
+    compute: Callable[[], Mapping[str, np.ndarray]],
+    *,
+    rules: str,
+    size: int = 0,
+    folder: Path | None = None,
+) -> dict[str, np.ndarray]:
+    """The arrays that `compute` makes of a table, kept in `folder` (default: $ENDOCIL_CACHE) until a file changes.
+
+    `rules` names the computation and its version."""
+    key = hashlib.sha256(f"{rules}\0{table.digest(size)}".encode()).hexdigest()
+    path = (folder or cache_folder()) / f"{key}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as stored:  # it has a checksum of each array
+            return {name: stored[name] for name in names}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):  # not there, or damaged
+        arrays = dict(compute())
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, **arrays)
+    write_atomically(path, file.getvalue())
+    return arrays
 
 
 @dataclass(frozen=True)
@@ -109,8 +146,10 @@ class _CacheFiles:
         try:
             pixels = np.load(self.pixels, mmap_mode="r", allow_pickle=False)
             facts = json.loads(self.facts.read_text(ENCODING, ENCODING_ERRORS))
+            chunks = [(int(images), int(checksum)) for images, checksum in facts["chunks"]]
             fits = pixels.shape == self.shape and pixels.dtype == np.uint8
-            if not fits or facts["checksum"] != _pixel_checksum(self.pixels, pixels):
+            whole = fits and sum(images for images, _ in chunks) == len(pixels)
+            if not whole or not _are_sound(self.pixels, pixels.offset, prod(self.shape[1:]), chunks):
                 return None
             return _as_tensor(pixels), tuple((name, reason) for name, reason in facts["unreadable"])
         except (OSError, ValueError, KeyError, TypeError, EOFError):
@@ -131,12 +170,19 @@ class _CacheFiles:
             yield lock(file) == "held"
 
     def build(
-        self, table: ImageTable, progress: Progress | None, workers: int, alone: bool
+        self, table: ImageTable, progress: Progress | None, workers: int | None, alone: bool
     ) -> tuple[Tensor, Unreadable]:
         """Read what is missing; only with the lock can a process continue what another one has left."""
         n_bytes = prod(self.shape)
         unfinished = UnfinishedBuild(self.pixels, self.shape, resumable=alone)
-        _check_space(self.path.parent, n_bytes - unfinished.done * unfinished.image_bytes)
+        needed, free = n_bytes - unfinished.done * unfinished.image_bytes, free_bytes(self.path.parent)
+        if free < needed:
+            raise ResourceError(
+                f"the decoded images need {needed:,} bytes, but {free:,} are free in {self.path.parent}; "
+                f"free some space, set ENDOCIL_CACHE to another folder, or lower data.size"
+            )
+        if workers is None:  # a cluster often gives a process fewer processors than the machine has
+            workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         with replacing(self.pixels, n_bytes) as temporary, unfinished.appending():
             missing = table.ids[unfinished.done :]
             for pixels, failed in read_in_chunks(table.reader, missing, self.shape[1], workers):
@@ -145,10 +191,7 @@ class _CacheFiles:
                     progress(unfinished.done, len(table))
             unfinished.move_to(temporary)
         stored = np.load(self.pixels, mmap_mode="r", allow_pickle=False)
-        write_json(
-            self.facts,
-            {"checksum": _pixel_checksum(self.pixels, stored), "unreadable": unfinished.unreadable},
-        )
+        write_json(self.facts, {"chunks": unfinished.chunks, "unreadable": unfinished.unreadable})
         unfinished.remove()
         return _as_tensor(stored), tuple(unfinished.unreadable)
 
@@ -161,24 +204,28 @@ class UnfinishedBuild:
         beside = target.with_name(f".{target.name}") if resumable else temporary_beside(target)
         self.pixels, self.lines = (beside.with_name(f"{beside.name}.{kind}") for kind in ("part", "jsonl"))
         self.resumable = resumable
-        self.header = _npy_header(shape)
+        header = io.BytesIO()
+        np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        self.header = header.getvalue()
         self.image_bytes = prod(shape[1:])
         self.done = 0  # images
         self.unreadable: list[tuple[str, str]] = []
+        self.chunks: list[tuple[int, int]] = []
         self._sound_lines = 0  # bytes
-        with suppress(OSError, ValueError, KeyError, TypeError):  # then the rest is read again
-            self._count_sound_chunks()
-
-    def _count_sound_chunks(self) -> None:
-        with open(self.pixels, "rb") as pixels, open(self.lines, "rb") as lines:
+        with (
+            suppress(OSError, ValueError, KeyError, TypeError),  # then the rest is read again
+            open(self.pixels, "rb") as pixels,
+            open(self.lines, "rb") as lines,
+        ):
             if pixels.read(len(self.header)) != self.header:
                 return
             for line in lines:
                 record = json.loads(line.decode(ENCODING, ENCODING_ERRORS))
                 chunk = pixels.read(record["images"] * self.image_bytes)
                 complete = line.endswith(b"\n") and len(chunk) == record["images"] * self.image_bytes
-                if not complete or _checksum(np.frombuffer(chunk, np.uint8)) != record["checksum"]:
+                if not complete or zlib.crc32(chunk) != record["checksum"]:
                     return
+                self.chunks.append((record["images"], record["checksum"]))
                 self.unreadable += [(name, reason) for name, reason in record["unreadable"]]
                 self.done += record["images"]
                 self._sound_lines += len(line)
@@ -203,9 +250,11 @@ class UnfinishedBuild:
         """First the pixels, then the line with their checksum.
 
         Not through a memory map: there a full disk would end the process."""
-        self._pixels.write(np.ascontiguousarray(pixels).data)
+        values = np.ascontiguousarray(pixels).reshape(-1).data
+        self._pixels.write(values)
         self._pixels.flush()
-        record = {"images": len(pixels), "checksum": _checksum(pixels), "unreadable": unreadable}
+        self.chunks.append((len(pixels), zlib.crc32(values)))
+        record = {"images": len(pixels), "checksum": self.chunks[-1][1], "unreadable": unreadable}
         self._lines.write((json.dumps(record) + "\n").encode(ENCODING, ENCODING_ERRORS))
         self._lines.flush()
         self.done += len(pixels)
@@ -230,31 +279,6 @@ def _open_behind(path: Path, end: int) -> io.BufferedWriter:
     return open(path, "ab" if end else "wb")
 
 
-def _checksum(pixels: np.ndarray) -> int:
-    """Of 16 bytes in 1024: some from all over each page of memory, and it is pages that a power cut loses."""
-    values = pixels.reshape(-1)
-    most = len(values) // 1024 * 1024
-    sample = np.ascontiguousarray(values[:most].reshape(-1, 1024)[:, :16])
-    return zlib.crc32(values[most:].data, zlib.crc32(sample.data))
-
-
-def _npy_header(shape: Shape) -> bytes:
-    header = io.BytesIO()
-    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
-    return header.getvalue()
-
-
-def _readable_rows(table: ImageTable, unreadable: Unreadable, skip: bool) -> np.ndarray:
-    bad = {name for name, _ in unreadable}
-    kept = np.array([row for row, name in enumerate(table.ids) if name not in bad], np.int64)
-    if not bad or (skip and len(kept)):
-        return kept
-    listed = "; ".join(f"{name}: {reason}" for name, reason in unreadable[:5])
-    more = "; ..." if len(unreadable) > 5 else ""
-    way_out = "data.skip_unreadable = true leaves them out and records them" if len(kept) else "none is left"
-    raise DataError(f"{len(bad)} of {len(table)} images cannot be read ({listed}{more}); {way_out}")
-
-
 def _as_tensor(pixels: np.ndarray) -> Tensor:
     with warnings.catch_warnings():
         # read-only on purpose: a writable private map of a large file is refused on machines with less memory
@@ -262,38 +286,33 @@ def _as_tensor(pixels: np.ndarray) -> Tensor:
         return torch.from_numpy(pixels)
 
 
-def _pixel_checksum(path: Path, pixels: np.memmap) -> int:
-    """Of rows spread evenly: cheap at any size, and it detects a file that was cut, zeroed or overwritten.
+def _are_sound(path: Path, offset: int, image_bytes: int, chunks: Chunks) -> bool:
+    """Whether every byte of the file is as it was decoded; by several threads, which zlib lets run side by side.
 
     Read from the file, not through its map, which would ask the disk page by page."""
-    each, checksum = prod(pixels.shape[1:]), 0
-    with open(path, "rb", buffering=0) as file:
-        for row in np.linspace(0, len(pixels) - 1, min(_SAMPLES, len(pixels))).astype(np.int64):
-            file.seek(pixels.offset + int(row) * each)
-            checksum = zlib.crc32(file.read(each), checksum)
-    return checksum
+    starts = [offset + image_bytes * images for images in accumulate((n for n, _ in chunks), initial=0)]
+    workers = min(4, os.cpu_count() or 1)
 
+    def of_worker(worker: int) -> bool:
+        with open(path, "rb", buffering=0) as file:
+            for number in range(len(chunks) * worker // workers, len(chunks) * (worker + 1) // workers):
+                file.seek(starts[number])
+                if zlib.crc32(file.read(chunks[number][0] * image_bytes)) != chunks[number][1]:
+                    return False
+        return True
 
-def _check_space(folder: Path, needed: int) -> None:
-    free = free_bytes(folder)
-    if free < needed:
-        raise ResourceError(
-            f"the decoded images need {needed:,} bytes, but {free:,} are free in {folder}; "
-            f"free some space, set ENDOCIL_CACHE to another folder, or lower data.size"
-        )
-
-
-def _n_processors() -> int:
-    """Those this process may use: a cluster often gives fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with ThreadPoolExecutor(workers) as pool:
+        return all(pool.map(of_worker, range(workers)))
 
 
 _DIGEST, _UNIQUE = r"[0-9a-f]{64}", r"[0-9a-f]{32}"
-_KINDS = {
+_FILES = {
     "decoded images": rf"{_DIGEST}\.(npy|json|lock)",
-    "measured images (audit)": rf"{_DIGEST}\.npz",
+    "fingerprints (audit)": rf"{_DIGEST}\.npz",
     "unfinished or left by a killed process": rf"\.({_DIGEST}\.npy|.+\.{_UNIQUE}\.tmp)(\.part|\.jsonl)?",
 }
+FEATURES = "features"  # the folder of learning/feature_store.py
+_FEATURE_FOLDERS = {"features of frozen backbones": _DIGEST}
 _ARCHIVES = {
     "extracted archives": r".*-[0-9a-f]{16}",
     "unfinished or left by a killed process": rf"\..*\.{_UNIQUE}\.tmp",
@@ -311,9 +330,15 @@ class CacheEntry:
 
 def contents(folder: Path) -> list[CacheEntry]:
     """What this package has written there, by the names it gives; other files are not listed."""
-    files = [path for path in _entries(folder) if path.is_file()]
-    folders = [path for path in _entries(folder / "archives") if path.is_dir()]
-    return [*_known(files, _KINDS), *_known(folders, _ARCHIVES)]
+    entries = []
+    for place, kinds in ((folder, _FILES), (folder / FEATURES, _FEATURE_FOLDERS), (folder / "archives", _ARCHIVES)):
+        for path in sorted(place.iterdir()) if place.is_dir() else ():
+            kind = next((kind for kind, form in kinds.items() if re.fullmatch(form, path.name)), None)
+            if kind is None or path.is_symlink() or path.is_dir() == (kinds is _FILES):  # no link is ours
+                continue
+            files = [path] if path.is_file() else [file for file in path.rglob("*") if not file.is_dir()]
+            entries.append(CacheEntry(kind, path, sum(file.lstat().st_size for file in files)))
+    return entries
 
 
 def clear(folder: Path) -> int:
@@ -326,26 +351,7 @@ def clear(folder: Path) -> int:
             with suppress(OSError):
                 entry.path.unlink()
         freed += 0 if entry.path.exists() else entry.size
-    with suppress(OSError):
-        (folder / "archives").rmdir()  # stays where something else is in it
+    for name in ("archives", FEATURES):
+        with suppress(OSError):
+            (folder / name).rmdir()  # stays where something else is in it
     return freed
-
-
-def _entries(folder: Path) -> list[Path]:
-    """Without links: this package makes none."""
-    return sorted(path for path in folder.iterdir() if not path.is_symlink()) if folder.is_dir() else []
-
-
-def _known(paths: list[Path], kinds: dict[str, str]) -> Iterator[CacheEntry]:
-    for path in paths:
-        kind = next((kind for kind, form in kinds.items() if re.fullmatch(form, path.name)), None)
-        if kind is not None:
-            yield CacheEntry(kind, path, _size(path))
-
-
-def _size(path: Path) -> int:
-    if not path.is_dir():
-        return path.stat().st_size
-    return sum(
-        os.lstat(os.path.join(place, name)).st_size for place, _, names in os.walk(path) for name in names
-    )

@@ -10,15 +10,15 @@ import hashlib
 import io
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 import numpy as np
-import simplejpeg  # type: ignore[import-untyped]
-from PIL import ExifTags, Image
+import simplejpeg
+from PIL import ExifTags, Image, TiffImagePlugin
 
 from endocil.data.table import Reader, UnreadableImageError
 from endocil.errors import ResourceError
@@ -26,7 +26,9 @@ from endocil.io.files import UnfitFileError, read_whole, refuse_special
 
 BILINEAR = Image.Resampling.BILINEAR  # Pillow averages over all the pixels that shrink into one
 MAX_PIXELS = 89_478_485  # Pillow's own limit; a small file can claim a larger size and fill the memory
+MAX_SCANS = 100  # of a JPEG; ten are usual, and a small file can hold thousands, each a pass over all pixels
 RULES = "decode rules 3"  # raise it when the pixels of the same file come out differently
+_STRIP = 2**20  # pixels that are converted at a time, so that a large image is not held in several forms
 
 _ORIENTATIONS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -42,32 +44,37 @@ _FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")  # no others: some formats sta
 
 
 @dataclass(frozen=True)
-class FileReader:
-    """Reads image files below a folder; an image's id is its path there."""
+class FolderReader:
+    """The files of images below a folder; an image's id is its path there."""
 
     root: Path
-
-    def read(self, image_id: str, size: int) -> np.ndarray:
-        """(size, size, 3) uint8 RGB; raises UnreadableImageError with a reason."""
-        return decode(read_file(self.root / image_id), size)
-
-    def whole(self, image_id: str) -> Image.Image:
-        """The image in its own size, RGB and upright; raises UnreadableImageError with a reason."""
-        return decode_whole(read_file(self.root / image_id))
-
-    def dimensions(self, image_id: str) -> tuple[int, int]:
-        """Width and height as the file's header has them; raises UnreadableImageError with a reason."""
-        return read_dimensions(self.root / image_id)
 
     def path(self, image_id: str) -> Path:
         return self.root / image_id
 
+    def rules(self) -> str:
+        return RULES
+
     def fingerprint(self, ids: Sequence[str]) -> str:
-        """Folder, sizes and times of the files, so that a changed file is decoded again."""
-        digest = hashlib.sha256(f"{RULES}\0{self.root.resolve()}".encode(errors="surrogateescape"))
+        """Rules, folder, sizes and times of the files, so that a changed file is decoded again."""
+        digest = hashlib.sha256(f"{self.rules()}\0{self.root.resolve()}".encode(errors="surrogateescape"))
         for image_id in ids:
-            digest.update(stamp(os.path.join(self.root, image_id)).encode())
+            digest.update(stamp(str(self.path(image_id))).encode())
         return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class FileReader(FolderReader):
+    """Reads image files, upright."""
+
+    def read(self, image_id: str, size: int) -> np.ndarray:
+        return decode(read_file(self.path(image_id)), size)
+
+    def whole(self, image_id: str) -> Image.Image:
+        return decode_whole(read_file(self.path(image_id)))
+
+    def dimensions(self, image_id: str) -> tuple[int, int]:
+        return read_dimensions(self.path(image_id))
 
 
 def file_of(reader: Reader, image_id: str) -> Path | None:
@@ -79,7 +86,7 @@ def file_of(reader: Reader, image_id: str) -> Path | None:
 def dimensions_of(reader: Reader, image_id: str) -> tuple[int, int]:
     """Width and height, by the reader's method `dimensions` or the image's file; (0, 0) where there is neither."""
     dimensions = getattr(reader, "dimensions", None)
-    path = None if callable(dimensions) else file_of(reader, image_id)
+    path = file_of(reader, image_id)
     try:
         return dimensions(image_id) if callable(dimensions) else read_dimensions(path) if path else (0, 0)
     except UnreadableImageError:  # not an image, or removed since it was read
@@ -89,6 +96,7 @@ def dimensions_of(reader: Reader, image_id: str) -> tuple[int, int]:
 def decode(data: bytes, size: int) -> np.ndarray:
     """The bytes of an image file as (size, size, 3) uint8 RGB; raises UnreadableImageError with a reason."""
     image = _open(io.BytesIO(data))
+    _refuse_scans(data, image)
     try:
         pixels = shrink_jpeg(data, image, size)
         if pixels is None:
@@ -102,6 +110,7 @@ def decode(data: bytes, size: int) -> np.ndarray:
 def decode_whole(data: bytes) -> Image.Image:
     """The bytes of an image file as RGB in its own size, upright; raises UnreadableImageError with a reason."""
     image = _open(io.BytesIO(data))
+    _refuse_scans(data, image)
     try:
         rgb, turn = to_rgb(image), _orientation(image)
         return rgb if turn is None else rgb.transpose(turn)
@@ -144,11 +153,29 @@ def _open(file: IO[bytes]) -> Image.Image:
         raise UnreadableImageError(one_line(error)) from error
     except _DAMAGED as error:
         raise UnreadableImageError("not a BMP, JPEG, PNG, TIFF or WebP image, or damaged") from error
-    if image.width * image.height > MAX_PIXELS:
-        raise UnreadableImageError(
-            f"{image.width} x {image.height} pixels; at most {MAX_PIXELS:,} are accepted"
-        )
+    refuse_large(image.size, MAX_PIXELS)
+    refuse_large(tile_size(image), MAX_PIXELS)
     return image
+
+
+def tile_size(header: Image.Image) -> tuple[int, int]:
+    """Width and height of the pieces that a TIFF is stored in, which are decoded whole; (0, 0) for other images."""
+    tags = header.tag_v2 if isinstance(header, TiffImagePlugin.TiffImageFile) else {}
+    sizes = (tags.get(tag) for tag in (TiffImagePlugin.TILEWIDTH, TiffImagePlugin.TILELENGTH))
+    width, height = (size if isinstance(size, int) else 0 for size in sizes)
+    return width, height
+
+
+def refuse_large(size: tuple[int, int], most: int) -> None:
+    """Raises UnreadableImageError where width x height is more than `most` pixels."""
+    if size[0] * size[1] > most:
+        raise UnreadableImageError(f"{size[0]} x {size[1]} pixels; at most {most:,} are accepted")
+
+
+def _refuse_scans(data: bytes, header: Image.Image) -> None:
+    scans = data.count(b"\xff\xda") if header.format in ("JPEG", "MPO") else 0  # pixels never hold this marker
+    if scans > MAX_SCANS:
+        raise UnreadableImageError(f"a JPEG of {scans:,} scans; at most {MAX_SCANS} are accepted")
 
 
 def _orientation(header: Image.Image) -> Image.Transpose | None:
@@ -169,7 +196,7 @@ def stamp(path: str) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """What an exception says, or else its name."""
+    """The message of an exception on one line, or its class name."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -177,15 +204,31 @@ def to_rgb(image: Image.Image) -> Image.Image:
     """Raises ValueError with the reason where the range of the values is not known."""
     image.load()
     if image.mode.startswith("I") or image.mode == "F":
-        return Image.fromarray(_to_8_bits(np.asarray(image))).convert("RGB")
+        scale = _scale_of(image)
+        return _by_strips(image, lambda strip: Image.fromarray(scale(np.asarray(strip))))
     if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
-        over = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", over.size, (0, 0, 0, 255)), over).convert("RGB")
-    return image.convert("RGB")
+        return _by_strips(image, _over_black)
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _to_8_bits(values: np.ndarray) -> np.ndarray:
-    """(H, W) gray values of more than 8 bits, or floats, as uint8."""
+def _by_strips(image: Image.Image, convert: Callable[[Image.Image], Image.Image]) -> Image.Image:
+    """The whole image in RGB; a pixel's colour depends on no other pixel."""
+    width, height = image.size
+    rows = max(1, _STRIP // width)
+    rgb = Image.new("RGB", image.size)
+    for top in range(0, height, rows):
+        rgb.paste(convert(image.crop((0, top, width, min(height, top + rows)))).convert("RGB"), (0, top))
+    return rgb
+
+
+def _over_black(image: Image.Image) -> Image.Image:
+    over = image.convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", over.size, (0, 0, 0, 255)), over)
+
+
+def _scale_of(image: Image.Image) -> Callable[[np.ndarray], np.ndarray]:
+    """What makes uint8 of gray values of more than 8 bits, or floats, by the range of the whole image."""
+    values = np.asarray(image)  # (H, W)
     lowest, highest = values.min(), values.max()
     if not (lowest >= 0 and highest <= 65535):  # not a number is neither
         raise ValueError(
@@ -193,10 +236,10 @@ def _to_8_bits(values: np.ndarray) -> np.ndarray:
         )
     if values.dtype.kind == "f":
         scale = 255.0 if highest <= 1 else 1.0 if highest <= 255 else 1 / 257
-        return np.asarray(np.rint(values.astype(np.float64) * scale).astype(np.uint8))
+        return lambda part: np.rint(part.astype(np.float64) * scale).astype(np.uint8)
     if values.dtype.itemsize > 2 and highest <= 255:
-        return values.astype(np.uint8)
-    return np.asarray((values.astype(np.uint32) // 257).astype(np.uint8))
+        return lambda part: part.astype(np.uint8)
+    return lambda part: (part.astype(np.uint32) // 257).astype(np.uint8)
 
 
 def shrink_jpeg(data: bytes, header: Image.Image, size: int) -> np.ndarray | None:
@@ -210,22 +253,16 @@ def shrink_jpeg(data: bytes, header: Image.Image, size: int) -> np.ndarray | Non
     if part == 1:
         return None
     try:
-        pixels = simplejpeg.decode_jpeg(
-            data, "RGB", min_height=-(-height // part), min_width=-(-width // part)
-        )
+        pixels = simplejpeg.decode_jpeg(data, "RGB", min_height=-(-height // part), min_width=-(-width // part))
     except ValueError:
         return None
-    if width % part == 0 and height % part == 0:
-        return _shrink(pixels, size)
-    # sizes were rounded up: without the box, 531 pixels at 1/4 would be squeezed as if they were 532
-    box = (0, 0, width / part, height / part)
-    return np.asarray(Image.fromarray(pixels).resize((size, size), BILINEAR, box=box))
-
-
-def _shrink(pixels: np.ndarray, size: int) -> np.ndarray:
-    """Pillow's bilinear filter as torch computes it: three times as fast, some values differ by 1."""
+    if width % part or height % part:
+        # sizes were rounded up: without the box, 531 pixels at 1/4 would be squeezed as if they were 532
+        box = (0, 0, width / part, height / part)
+        return np.asarray(Image.fromarray(pixels).resize((size, size), BILINEAR, box=box))
     import torch  # here: a process that draws synthetic images would start slowly with it
 
+    # Pillow's bilinear filter as torch computes it: three times as fast, some values differ by 1
     planes = torch.from_numpy(pixels)[None].permute(0, 3, 1, 2)  # (1, 3, H, W), channels last in memory
     small = torch.nn.functional.interpolate(planes, (size, size), mode="bilinear", antialias=True)
     return np.ascontiguousarray(small.permute(0, 2, 3, 1).numpy()[0])  # (size, size, 3)

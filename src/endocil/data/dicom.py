@@ -6,7 +6,6 @@ the last two is shown by its full range. pydicom's own functions are not used fo
 by 8-bit numbers, which is wrong for tables of more than 256 entries.
 """
 
-import hashlib
 import os
 import threading
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 from PIL import Image
 
-from endocil.data.decode import MAX_PIXELS, stamp
+from endocil.data.decode import MAX_PIXELS, FolderReader, stamp
 from endocil.data.table import UnreadableImageError
 from endocil.errors import ResourceError
 from endocil.io.files import UnfitFileError, refuse_special
@@ -26,67 +25,63 @@ from endocil.io.files import UnfitFileError, refuse_special
 RULES = "dicom rules 2"  # raise it when the pixels of the same file come out differently
 
 Window = Literal["file", "full"]
+SUFFIXES = (".dcm", ".dicom")
 GRAY = ("MONOCHROME1", "MONOCHROME2")
 ELEMENTS = ("RescaleSlope", "RescaleIntercept", "WindowCenter", "WindowWidth", "VOILUTFunction")
 TABLES = ("ModalityLUTSequence", "VOILUTSequence")
 
 _PLUGINS = ("gdcm", "libjpeg", "openjpeg", "jpeg_ls", "rle")  # installing one makes more files readable
-_COLOUR = ("RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT")
-_SHAPE = (
-    *("Rows", "Columns", "NumberOfFrames"),
-    *("PhotometricInterpretation", "PixelRepresentation", "BitsStored"),
+_KINDS = (*GRAY, "RGB", "YBR_FULL", "YBR_FULL_422", "YBR_ICT", "YBR_RCT", "PALETTE COLOR")
+_SHAPE = ("Rows", "Columns", "NumberOfFrames", "PhotometricInterpretation", "PixelRepresentation", "BitsStored")
+_PALETTE = tuple(
+    name
+    for colour in ("Red", "Green", "Blue")
+    for name in (
+        f"{colour}PaletteColorLookupTableDescriptor",
+        f"{colour}PaletteColorLookupTableData",
+        f"Segmented{colour}PaletteColorLookupTableData",
+    )
 )
 _last = threading.local()  # the header that this thread read last
 
 
 @dataclass(frozen=True)
-class DicomReader:
+class DicomReader(FolderReader):
     """Reads frames of the files below a folder: `path` is the first frame, `path#7` the seventh."""
 
-    root: Path
     window: Window = "file"
 
     in_processes = True  # much of pydicom is Python
 
     def read(self, image_id: str, size: int) -> np.ndarray:
-        """(size, size, 3) uint8 RGB; raises UnreadableImageError with a reason."""
         return np.asarray(self.whole(image_id).resize((size, size), Image.Resampling.BILINEAR))
 
     def whole(self, image_id: str) -> Image.Image:
-        """The frame in its own size, RGB; raises UnreadableImageError with a reason."""
         path, frame = split_id(self.root, image_id)
         header = _header_of(path)
         _check_supported(header, frame, count_frames(path, header))
         try:
             values = np.asarray(pydicom().pixels.pixel_array(path, index=frame - 1))  # YBR converted to RGB
-            return Image.fromarray(self._to_8_bits(values, header))
+            if header.PhotometricInterpretation == "PALETTE COLOR":
+                colours = pydicom().pixels.apply_color_lut(values, header)[..., :3]
+                rgb = colours if colours.dtype == np.uint8 else (colours >> 8).astype(np.uint8)
+            else:
+                rgb = to_rgb(values, header, self.window)
+            return Image.fromarray(rgb)
         except Exception as error:  # damaged files make pydicom and its plugins raise almost anything
-            raise UnreadableImageError(
-                f"pydicom cannot decode its pixels ({type(error).__name__})"
-            ) from error
-
-    def _to_8_bits(self, values: np.ndarray, header: Any) -> np.ndarray:
-        if header.PhotometricInterpretation == "PALETTE COLOR":
-            colours = pydicom().pixels.apply_color_lut(values, header)[..., :3]
-            return np.asarray(colours if colours.dtype == np.uint8 else (colours >> 8).astype(np.uint8))
-        return to_rgb(values, header, self.window)
+            raise UnreadableImageError(f"pydicom cannot decode its pixels ({type(error).__name__})") from error
 
     def dimensions(self, image_id: str) -> tuple[int, int]:
-        """Width and height; raises UnreadableImageError with a reason."""
-        header = _header_of(split_id(self.root, image_id)[0])
+        header = _header_of(self.path(image_id))
         return _number(header, "Columns"), _number(header, "Rows")
 
     def path(self, image_id: str) -> Path:
         return split_id(self.root, image_id)[0]
 
-    def fingerprint(self, ids: Sequence[str]) -> str:
-        """Folder, sizes and times of the files, and the versions of the decoders."""
+    def rules(self) -> str:
+        """With the versions of the decoders."""
         plugins = [name for name in _PLUGINS if find_spec(name)]
-        text = "\0".join((RULES, self.window, pydicom().__version__, *plugins, str(self.root.resolve())))
-        digest = hashlib.sha256(text.encode(errors="surrogateescape"))
-        for image_id in ids:
-            digest.update(stamp(str(split_id(self.root, image_id)[0])).encode())
-        return digest.hexdigest()
+        return "\0".join((RULES, self.window, pydicom().__version__, *plugins))
 
 
 def pydicom() -> Any:
@@ -94,9 +89,7 @@ def pydicom() -> Any:
     try:
         import pydicom.pixels  # its import takes a while, and few need it
     except ImportError as error:
-        raise ResourceError(
-            "DICOM files need pydicom; install it by: pip install 'endocil[dicom]'"
-        ) from error
+        raise ResourceError("DICOM files need pydicom; install it by: pip install 'endocil[dicom]'") from error
     pydicom.config.settings.reading_validation_mode = pydicom.config.IGNORE  # its warnings quote the file
     return pydicom
 
@@ -114,7 +107,7 @@ def read_header(path: Path, tags: Sequence[str] = ()) -> Any:
     dicom = pydicom()
     try:
         refuse_special(path)
-        names: Any = [*_SHAPE, *ELEMENTS, *TABLES, *_palette_tags(), *tags]
+        names: Any = [*_SHAPE, *ELEMENTS, *TABLES, *_PALETTE, *tags]
         header = dicom.dcmread(path, stop_before_pixels=True, specific_tags=names)
         for name in (*_SHAPE, *ELEMENTS, *TABLES, *tags):
             header.get(name)  # values are parsed on access: a damaged one raises here
@@ -148,7 +141,7 @@ def _number(header: Any, name: str) -> int:
     try:
         return int(header.get(name) or 0)
     except (TypeError, ValueError):
-        raise UnreadableImageError(f"its {name} is no whole number") from None
+        raise UnreadableImageError(f"its {name} is not a whole number") from None
 
 
 def _check_supported(header: Any, frame: int, n_frames: int) -> None:
@@ -158,15 +151,10 @@ def _check_supported(header: Any, frame: int, n_frames: int) -> None:
         raise UnreadableImageError("it has no image")
     if rows * columns > MAX_PIXELS:
         raise UnreadableImageError(f"{columns} x {rows} pixels; at most {MAX_PIXELS:,} are accepted")
-    if kind not in (*GRAY, *_COLOUR, "PALETTE COLOR"):
-        known = ", ".join((*GRAY, *_COLOUR, "PALETTE COLOR"))
-        raise UnreadableImageError(f"its photometric interpretation is none of {known}")
+    if kind not in _KINDS:
+        raise UnreadableImageError(f"its photometric interpretation is none of {', '.join(_KINDS)}")
     if not 1 <= frame <= n_frames:
         raise UnreadableImageError(f"it has no frame {frame}")
-    _check_compression(header)
-
-
-def _check_compression(header: Any) -> None:
     syntax = header.file_meta.get("TransferSyntaxUID")
     if syntax is None:
         raise UnreadableImageError("it does not say how its pixels are stored (no transfer syntax)")
@@ -176,20 +164,10 @@ def _check_compression(header: Any) -> None:
         known = False
     if not known:
         standard = getattr(syntax, "name", syntax)
-        name = (
-            "its private transfer syntax" if standard == syntax else standard
-        )  # a private one is not quoted
+        name = "its private transfer syntax" if standard == syntax else standard  # a private one is not quoted
         raise UnreadableImageError(
             f"pydicom has no decoder for {name} here; decompress the file, or install a plugin of pydicom for it"
         )
-
-
-def _palette_tags() -> list[str]:
-    colours = ("Red", "Green", "Blue")
-    ends = ("PaletteColorLookupTableDescriptor", "PaletteColorLookupTableData")
-    return [f"{colour}{end}" for colour in colours for end in ends] + [
-        f"Segmented{colour}PaletteColorLookupTableData" for colour in colours
-    ]
 
 
 def to_rgb(values: np.ndarray, header: Any, window: Window) -> np.ndarray:
@@ -226,7 +204,12 @@ def _by_file(values: np.ndarray, header: Any) -> np.ndarray:
     centre, width = (_first(header.get(name)) for name in ("WindowCenter", "WindowWidth"))
     if centre is None or not width or width <= 0:
         return share
-    return _apply_window(real, centre, width, str(header.get("VOILUTFunction") or "LINEAR"))
+    function = str(header.get("VOILUTFunction") or "LINEAR")  # PS3.3 C.11.2.1.2 and C.11.2.1.3
+    if function == "SIGMOID":
+        return np.asarray(1 / (1 + np.exp((-4 * (real - centre) / width).clip(-80, 80))))
+    if function == "LINEAR_EXACT":
+        return np.asarray((real - centre) / width + 0.5)
+    return np.asarray((real - (centre - 0.5)) / max(width - 1, 1e-6) + 0.5)
 
 
 def _look_up(values: np.ndarray, item: Any, header: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -243,15 +226,6 @@ def _look_up(values: np.ndarray, item: Any, header: Any) -> tuple[np.ndarray, np
     table = np.asarray(entries, np.int64)[:n]
     place = (values.astype(np.int64) - lowest).clip(0, len(table) - 1)
     return table[place], table[place] / (2**bits - 1)
-
-
-def _apply_window(real: np.ndarray, centre: float, width: float, function: str) -> np.ndarray:
-    """PS3.3 C.11.2.1.2 and C.11.2.1.3."""
-    if function == "SIGMOID":
-        return np.asarray(1 / (1 + np.exp((-4 * (real - centre) / width).clip(-80, 80))))
-    if function == "LINEAR_EXACT":
-        return np.asarray((real - centre) / width + 0.5)
-    return np.asarray((real - (centre - 0.5)) / max(width - 1, 1e-6) + 0.5)
 
 
 def _first(value: Any) -> float | None:

@@ -7,25 +7,19 @@ when they are small are compared in full, so that equal digests mean exact dupli
 import hashlib
 import json
 import os
-import zipfile
 from collections import Counter
-from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from io import BytesIO
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from endocil.data.cache import Progress, cached_arrays
 from endocil.data.decode import dimensions_of, file_of, read_file
 from endocil.data.readers import read_in_chunks
 from endocil.data.table import ImageTable, Reader, UnreadableImageError, WholeReader
-from endocil.io.files import cache_folder, write_atomically
-
-Progress = Callable[[int, int], None]  # (done, in all)
 
 RULES = "fingerprints 2"  # raise it when the same image is measured differently
-_ARRAYS = ("digests", "details", "colours", "sizes", "unreadable")
 READ = 64  # images are read at this width and height
 DETAIL = 32  # width and height of the detail
 DARK = 20  # gray values up to this, of 255, are not part of the view
@@ -52,34 +46,26 @@ class Fingerprints:
     def take(self, rows: np.ndarray) -> "Fingerprints":
         """Of these rows, in this order."""
         ids = tuple(self.ids[row] for row in rows)
-        left = set(ids)
-        return Fingerprints(
-            ids,
-            self.digests[rows],
-            self.details[rows],
-            self.colours[rows],
-            self.sizes[rows],
-            tuple((name, reason) for name, reason in self.unreadable if name in left),
-        )
+        arrays = {name: getattr(self, name)[rows] for name in ("digests", "details", "colours", "sizes")}
+        known = set(ids)
+        unreadable = tuple((name, reason) for name, reason in self.unreadable if name in known)
+        return replace(self, ids=ids, unreadable=unreadable, **arrays)
 
 
 def fingerprints(
-    table: ImageTable,
-    *,
-    folder: Path | None = None,
-    progress: Progress | None = None,
-    workers: int | None = None,
+    table: ImageTable, *, folder: Path | None = None, progress: Progress | None = None, workers: int | None = None
 ) -> Fingerprints:
     """Measured once, then read from `folder` (default: the image cache) until a file changes."""
-    path = cache_path(table, READ, RULES, folder)
-    prints = _load(path, table)
-    if prints is None:
-        prints = _measure_all(table, progress, workers or os.cpu_count() or 1)
-        _save(path, prints)
-    return prints
+    names = ("digests", "details", "colours", "sizes", "unreadable")
+    n_workers = workers or os.cpu_count() or 1
+    arrays = cached_arrays(
+        table, names, lambda: _measure_all(table, progress, n_workers), rules=RULES, size=READ, folder=folder
+    )
+    unreadable = json.loads(arrays.pop("unreadable").tobytes())
+    return Fingerprints(ids=table.ids, unreadable=tuple((name, reason) for name, reason in unreadable), **arrays)
 
 
-def _measure_all(table: ImageTable, progress: Progress | None, workers: int) -> Fingerprints:
+def _measure_all(table: ImageTable, progress: Progress | None, workers: int) -> dict[str, np.ndarray]:
     n, done = len(table), 0
     digests = np.full(n, "", dtype="U32")
     details = np.zeros((n, DETAIL, DETAIL), np.int8)
@@ -99,8 +85,14 @@ def _measure_all(table: ImageTable, progress: Progress | None, workers: int) -> 
         done = rows.stop
         if progress:
             progress(done, n)
-    digests = _confirmed(table, digests, workers)
-    return Fingerprints(table.ids, digests, details, colours, sizes, tuple(unreadable))
+    listed = json.dumps(unreadable).encode()  # ASCII: also for names that are no valid UTF-8
+    return {
+        "digests": _confirmed(table, digests, workers),
+        "details": details,
+        "colours": colours,
+        "sizes": sizes,
+        "unreadable": np.frombuffer(listed, np.uint8),
+    }
 
 
 def gray_values(pixels: np.ndarray) -> np.ndarray:
@@ -114,17 +106,13 @@ def detail(gray: np.ndarray) -> np.ndarray:
     small = gray.reshape(n, DETAIL, READ // DETAIL, DETAIL, READ // DETAIL).mean((2, 4))  # (B, 32, 32)
     seen = small > DARK
     around = _sums_around(small * seen) / np.maximum(_sums_around(seen), 1)
-    rest = _smoothed(np.where(seen, small - around, 0.0))
+    wide = np.pad(np.where(seen, small - around, 0.0), ((0, 0), (1, 1), (1, 1)))
+    # each pixel with its neighbours, by 1, 2, 1: a shift by half a pixel and noise change little then
+    rows = (wide[:, :-2] + 2 * wide[:, 1:-1] + wide[:, 2:]) / 4
+    rest = (rows[:, :, :-2] + 2 * rows[:, :, 1:-1] + rows[:, :, 2:]) / 4
     deviation = np.sqrt((rest**2).mean((1, 2), keepdims=True))  # (B, 1, 1)
     scaled = np.where(deviation > _FLAT, rest / np.maximum(3 * deviation, _FLAT), 0.0)
     return np.asarray(np.rint(127 * scaled.clip(-1, 1)).astype(np.int8))
-
-
-def _smoothed(values: np.ndarray) -> np.ndarray:
-    """Each pixel with its neighbours, by 1, 2, 1: a shift by half a pixel and noise change little then."""
-    wide = np.pad(values, ((0, 0), (1, 1), (1, 1)))
-    rows = (wide[:, :-2] + 2 * wide[:, 1:-1] + wide[:, 2:]) / 4
-    return np.asarray((rows[:, :, :-2] + 2 * rows[:, :, 1:-1] + rows[:, :, 2:]) / 4)
 
 
 def _sums_around(values: np.ndarray) -> np.ndarray:
@@ -179,38 +167,3 @@ def _whole_digest(reader: Reader, image_id: str) -> str:
         return hashlib.blake2b(read_file(path), digest_size=16).hexdigest() if path else ""
     except UnreadableImageError:  # damaged, or removed since: not the same as any other
         return f"unreadable {image_id!r}"
-
-
-def _save(path: Path, prints: Fingerprints) -> None:
-    listed = json.dumps(prints.unreadable).encode()  # ASCII: also for names that are no valid UTF-8
-    arrays = {name: getattr(prints, name) for name in _ARRAYS if name != "unreadable"}
-    save_arrays(path, {**arrays, "unreadable": np.frombuffer(listed, np.uint8)})
-
-
-def _load(path: Path, table: ImageTable) -> Fingerprints | None:
-    kept = load_arrays(path, _ARRAYS)
-    if kept is None or len(kept["digests"]) != len(table):
-        return None
-    listed = json.loads(kept.pop("unreadable").tobytes())
-    return Fingerprints(ids=table.ids, unreadable=tuple((name, reason) for name, reason in listed), **kept)
-
-
-def cache_path(table: ImageTable, size: int, rules: str, folder: Path | None) -> Path:
-    """The file for the results of these rules on this table, with its files as they are now."""
-    key = hashlib.sha256(f"{rules}\0{table.digest(size)}".encode()).hexdigest()
-    return (folder or cache_folder()) / f"{key}.npz"
-
-
-def save_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    file = BytesIO()
-    np.savez(file, allow_pickle=False, **dict(arrays))
-    write_atomically(path, file.getvalue())
-
-
-def load_arrays(path: Path, names: tuple[str, ...]) -> dict[str, np.ndarray] | None:
-    """None where there is no such file or it is damaged; it has a checksum of each array."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in names}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        return None

@@ -1,8 +1,8 @@
-"""Images from a user: files, folders, lists and images in memory, as names and a reader of their pixels."""
+"""Images given by a user: files, folders, lists and arrays, as names and a reader of their pixels."""
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,17 +12,17 @@ import torch
 from PIL import Image, ImageOps
 
 from endocil.data.decode import BILINEAR, FileReader, one_line, to_rgb
-from endocil.data.dicom import DicomReader, count_frames, read_header
-from endocil.data.frame import Cropped, cropped
-from endocil.data.lists import LIST_SUFFIXES, read_list
+from endocil.data.dicom import SUFFIXES, DicomReader, count_frames, read_header
+from endocil.data.lists import LIST_SUFFIXES, Row, read_list, table_of
 from endocil.data.readers import read_in_chunks
-from endocil.data.table import ImageTable, Reader, UnreadableImageError, WholeReader
+from endocil.data.resize import Fit, prepared, prepared_reader
+from endocil.data.table import ImageTable, Reader, UnreadableImageError
 from endocil.errors import DataError, EndocilError
 from endocil.io.walk import is_hidden, is_image, walk
 
-DICOM = (".dcm", ".dicom")
-Picture = Image.Image | np.ndarray
-Wanted = str | Path | ImageTable | Sequence[Any]
+PathsOrImages = str | Path | ImageTable | Sequence[Any]
+ImageInputs = np.ndarray | Sequence[Any]  # (n, H, W, 3) uint8, or a sequence of arrays, PIL images and paths
+Texts = np.ndarray | Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,8 @@ class Inputs:
     names: tuple[str, ...]
     reader: Reader
     files: tuple[Path, ...] = ()  # are read, and so must not be overwritten
+    class_names: tuple[str, ...] = ()  # of each image, where known
+    sources: tuple[str, ...] = ()  # of each image, where known
 
 
 @dataclass(frozen=True)
@@ -40,123 +42,30 @@ class _MixedReader:
     """Files, frames of DICOM files and images in memory, each by its number."""
 
     items: tuple[Any, ...]  # paths and images
-
-    in_processes = False
+    in_processes: bool  # much of reading DICOM is Python: processes do it
 
     def read(self, image_id: str, size: int) -> np.ndarray:
         item = self.items[int(image_id)]
         with _as_unreadable():
             if isinstance(item, str):
                 return _file_reader(item).read(item, size)
-            return np.asarray(_upright(item).resize((size, size), BILINEAR))
+            return np.asarray(self.whole(image_id).resize((size, size), BILINEAR))
 
     def whole(self, image_id: str) -> Image.Image:
         item = self.items[int(image_id)]
         with _as_unreadable():
-            return _file_reader(item).whole(item) if isinstance(item, str) else _upright(item)
+            if isinstance(item, str):
+                return _file_reader(item).whole(item)
+            image = item if isinstance(item, Image.Image) else Image.fromarray(item)
+            return to_rgb(ImageOps.exif_transpose(image))
 
     def fingerprint(self, ids: Sequence[str]) -> str:
         raise AssertionError("these images are never cached")
 
 
-@dataclass(frozen=True)
-class _MixedDicomReader(_MixedReader):
-    """Much of reading DICOM is Python: processes do it."""
-
-    in_processes = True
-
-
-def inputs_of(wanted: Wanted, *, crop_frame: bool) -> Inputs:
-    """An image file, a folder, a list, a sequence of paths and images, or a table."""
-    if isinstance(wanted, ImageTable):
-        table = cropped(wanted) if crop_frame else wanted
-        return Inputs(table.ids, table.ids, table.reader)
-    if isinstance(wanted, str | Path):
-        named, files = _images_at(Path(wanted))
-    else:
-        named, files = [pair for i, item in enumerate(wanted) for pair in _item(i, item)], []
-    if not named:
-        raise DataError("there are no images to predict")
-    items = tuple(item for _, item in named)
-    dicom = any(isinstance(item, str) and _is_dicom(item) for item in items)
-    reader: WholeReader = (_MixedDicomReader if dicom else _MixedReader)(items)
-    files += [_file_reader(item).path(item) for item in items if isinstance(item, str)]
-    return Inputs(
-        ids=tuple(str(i) for i in range(len(items))),
-        names=tuple(name for name, _ in named),
-        reader=Cropped(reader) if crop_frame else reader,
-        files=tuple(files),
-    )
-
-
-def _images_at(path: Path) -> tuple[list[tuple[str, str]], list[Path]]:
-    """(name, path) of each image, and the list that names them, if there is one."""
-    if path.is_dir():
-        return _below(path), []
-    if not path.exists():
-        raise DataError(f"{path} does not exist; give an image, a folder of images or a CSV file")
-    if path.suffix.lower() in LIST_SUFFIXES:
-        return _listed(path), [path]
-    return _frames(str(path), path.name), []
-
-
-def _below(folder: Path) -> list[tuple[str, str]]:
-    """Images and DICOM files at any depth, named by their path in the folder."""
-    named = []
-    for place in walk(folder):
-        for name in place.files if not place.known else ():
-            if is_image(name) or (_is_dicom(name) and not is_hidden(name)):
-                named += _frames(os.path.join(place.path, name), "/".join((*place.parts, name)))
-    if not named:
-        raise DataError(f"the folder {folder} holds no image")
-    return named
-
-
-def _listed(file: Path) -> list[tuple[str, str]]:
-    """The images of a list; its paths start at the list's own folder, unless they are absolute."""
-    names = []
-    for row in read_list(file, roles=("path", "frame"), required=("path",), outside=True):
-        one_frame = row.frame >= 0 and _is_dicom(
-            row.path
-        )  # elsewhere the number only tells which frame it is
-        names.append(f"{row.path}#{row.frame}" if one_frame else row.path)
-    return [pair for name in dict.fromkeys(names) for pair in _frames(str(file.parent / name), name)]
-
-
-def _item(number: int, item: object) -> list[tuple[str, Any]]:
-    if isinstance(item, str | os.PathLike):
-        if os.path.isdir(item):
-            raise DataError(f"{os.fspath(item)} is a folder among several images; give it alone")
-        return list(_frames(os.fspath(item), os.fspath(item)))
-    if isinstance(item, Image.Image):
-        return [(str(number), item)]
-    if isinstance(item, np.ndarray) and item.dtype == np.uint8 and item.ndim == 3 and item.shape[2] == 3:
-        return [(str(number), item)]
-    kind = f"{item.dtype} of {item.shape}" if isinstance(item, np.ndarray) else type(item).__name__
-    raise DataError(
-        f"image {number} is {kind}; expected a path, a PIL image or a uint8 array (height, width, 3)"
-    )
-
-
-def _frames(path: str, name: str) -> list[tuple[str, str]]:
-    """The file, or each frame of a DICOM file that has several; one that cannot be read stays one image."""
-    if not _is_dicom(path):
-        return [(name, path)]
-    try:
-        n = count_frames(Path(path), read_header(Path(path)))
-    except EndocilError:  # or without pydicom
-        n = 1
-    return [(name, path)] if n == 1 else [(f"{name}#{i}", f"{path}#{i}") for i in range(1, n + 1)]
-
-
-def _is_dicom(path: str) -> bool:
-    """By its ending; a frame's number may stand behind it."""
-    return path.lower().rpartition("#")[0].endswith(DICOM) or path.lower().endswith(DICOM)
-
-
 @contextmanager
 def _as_unreadable() -> Iterator[None]:
-    """Any reason that keeps one image from being read (a disk, a missing package) concerns that image alone."""
+    """Whatever prevents one image from being read (a disk, a missing package) is reported for that image alone."""
     try:
         yield
     except UnreadableImageError:
@@ -169,9 +78,81 @@ def _file_reader(path: str) -> FileReader | DicomReader:
     return DicomReader(Path()) if _is_dicom(path) else FileReader(Path())
 
 
-def _upright(image: Picture) -> Image.Image:
-    whole = image if isinstance(image, Image.Image) else Image.fromarray(image)
-    return to_rgb(ImageOps.exif_transpose(whole))
+def _is_dicom(path: str) -> bool:
+    """By its ending; a frame's number may stand behind it."""
+    return path.lower().rpartition("#")[0].endswith(SUFFIXES) or path.lower().endswith(SUFFIXES)
+
+
+def inputs_of(wanted: PathsOrImages, *, crop_frame: bool, fit: Fit = "stretch") -> Inputs:
+    """An image file, a folder, a list, a sequence of paths and images, or a table."""
+    if isinstance(wanted, ImageTable):
+        table = prepared(wanted, crop_frame=crop_frame, fit=fit)
+        names = tuple(table.classes[label] for label in table.labels.tolist())
+        return Inputs(table.ids, table.ids, table.reader, class_names=names, sources=table.sources)
+    if isinstance(wanted, str | Path):
+        named: Sequence[tuple[str, Any]] = _images_at(Path(wanted))
+    else:
+        named = [pair for i, item in enumerate(wanted) for pair in _named_item(i, item)]
+    if not named:
+        raise DataError("there are no images to predict")
+    items = tuple(item for _, item in named)
+    paths = [item for item in items if isinstance(item, str)]
+    reader = _MixedReader(items, in_processes=any(map(_is_dicom, paths)))
+    files = [_file_reader(path).path(path) for path in paths]
+    if isinstance(wanted, str | Path) and os.path.isfile(wanted):
+        files.append(Path(wanted))  # a list
+    return Inputs(
+        ids=tuple(str(i) for i in range(len(items))),
+        names=tuple(name for name, _ in named),
+        reader=prepared_reader(reader, crop_frame=crop_frame, fit=fit),
+        files=tuple(files),
+    )
+
+
+def _images_at(path: Path) -> list[tuple[str, str]]:
+    """(name, path) of each image of a folder at any depth, of a list, or of one file.
+
+    The paths of a list start at its own folder, unless they are absolute."""
+    if path.is_dir():
+        named = []
+        for place in walk(path):
+            for name in place.files if not place.known else ():
+                if is_image(name) or (_is_dicom(name) and not is_hidden(name)):
+                    named += _frames(os.path.join(place.path, name), "/".join((*place.parts, name)))
+        if not named:
+            raise DataError(f"the folder {path} holds no image")
+        return named
+    if not path.exists():
+        raise DataError(f"{path} does not exist; give an image, a folder of images or a CSV file")
+    if path.suffix.lower() not in LIST_SUFFIXES:
+        return _frames(str(path), path.name)
+    names = []
+    for row in read_list(path, roles=("path", "frame"), required=("path",), outside=True):
+        one_frame = row.frame >= 0 and _is_dicom(row.path)  # elsewhere the number only tells which frame it is
+        names.append(f"{row.path}#{row.frame}" if one_frame else row.path)
+    return [pair for name in dict.fromkeys(names) for pair in _frames(str(path.parent / name), name)]
+
+
+def _named_item(number: int, item: Any) -> Sequence[tuple[str, Any]]:
+    """(name, path or image) of one item of a sequence."""
+    if isinstance(item, str | os.PathLike):
+        if os.path.isdir(item):
+            raise DataError(f"{os.fspath(item)} is a folder among several images; give it alone")
+        return _frames(os.fspath(item), os.fspath(item))
+    is_array = isinstance(item, np.ndarray)
+    if isinstance(item, Image.Image) or (is_array and item.dtype == np.uint8 and item.shape[2:] == (3,)):
+        return [(str(number), item)]
+    kind = f"{item.dtype} of {item.shape}" if is_array else type(item).__name__
+    raise DataError(f"image {number} is {kind}; expected a path, a PIL image or a uint8 array (height, width, 3)")
+
+
+def _frames(path: str, name: str) -> list[tuple[str, str]]:
+    """The file, or each frame of a DICOM file that has several; one that cannot be read stays one image."""
+    n = 1
+    if _is_dicom(path):
+        with suppress(EndocilError):  # also without pydicom
+            n = count_frames(Path(path), read_header(Path(path)))
+    return [(name, path)] if n == 1 else [(f"{name}#{i}", f"{path}#{i}") for i in range(1, n + 1)]
 
 
 def folder_or_list(path: Path, purpose: str) -> dict[str, Any]:
@@ -187,12 +168,6 @@ def folder_or_list(path: Path, purpose: str) -> dict[str, Any]:
     )
 
 
-# Images, classes and groups as they are given from Python, into a table and pixels.
-
-ImageInputs = np.ndarray | Sequence[Any]  # (n, H, W, 3) uint8, or a sequence of arrays, PIL images and paths
-Texts = np.ndarray | Sequence[str]
-
-
 def read_arrays(
     images: ImageInputs,
     labels: Texts,
@@ -202,67 +177,51 @@ def read_arrays(
     task: int,
     size: int,
     crop_frame: bool,
+    fit: Fit = "stretch",
 ) -> tuple[ImageTable, torch.Tensor]:
-    """`task`: names the images that have no name."""
-    things = several(images)
-    inputs = inputs_of(things, crop_frame=crop_frame) if len(things) else None
+    """Images, classes and groups as they are given from Python, as a table and pixels.
+
+    A path is its own name; an image in memory is named by `task` and its number."""
+    if isinstance(images, np.ndarray) and (images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8):
+        raise EndocilError(f"images are {images.dtype} of shape {images.shape}; expected uint8 (n, height, width, 3)")
+    if isinstance(images, str | os.PathLike):
+        raise EndocilError(f"images is the path {images}; expected a sequence of paths, PIL images or arrays")
+    items = list(images)
+    inputs = inputs_of(items, crop_frame=crop_frame, fit=fit) if items else None
     n = len(inputs.ids) if inputs else 0
-    for what, given in (("labels", labels), ("groups", groups), ("sources", sources)):
-        if given is not None and len(given) != n:
-            raise EndocilError(f"{n} images, but {len(given)} {what}; give one for each image")
+    for name, texts in (("labels", labels), ("groups", groups), ("sources", sources)):
+        if texts is not None and len(texts) != n:
+            raise EndocilError(f"{n} images, but {len(texts)} {name}; give one for each image")
     if inputs is None:
         raise EndocilError("there are no images to learn from")
-    names = _texts(labels, "labels are the names of classes")
-    if not all(names):
+    columns = [
+        [""] * n if texts is None else _texts(texts, meaning)
+        for texts, meaning in (
+            (labels, "labels are the names of classes"),
+            (groups, "groups are names of patients or videos"),
+            (sources, "sources are names of devices or centres"),
+        )
+    ]
+    if not all(columns[0]):
         raise EndocilError("labels are the names of classes: a text for each image, and none is empty")
-    classes = tuple(sorted(set(names)))
-    table = ImageTable(
-        ids=_ids(things, inputs, task),
-        labels=np.array([classes.index(name) for name in names], np.int64),
-        classes=classes,
-        reader=inputs.reader,
-        groups=("",) * n if groups is None else _texts(groups, "groups are names of patients or videos"),
-        sources=("",) * n if sources is None else _texts(sources, "sources are names of devices or centres"),
-    )
-    return table, _pixels(inputs, size)
-
-
-def several(images: ImageInputs) -> Sequence[Any]:
-    """Each on its own; a single array is a stack of pictures."""
-    if isinstance(images, np.ndarray):
-        if images.ndim != 4 or images.shape[3] != 3 or images.dtype != np.uint8:
-            raise EndocilError(
-                f"images are {images.dtype} of shape {images.shape}; expected uint8 (n, height, width, 3)"
-            )
-        return list(images)
-    if isinstance(images, str | os.PathLike):
-        raise EndocilError(f"images is the path {images}; expected a sequence of paths, pictures or arrays")
-    return list(images)
-
-
-def _ids(things: Sequence[Any], inputs: Inputs, task: int) -> tuple[str, ...]:
-    """A path is its own name; a picture is named by the task and its number."""
-    if len(things) != len(inputs.names):  # a file of several frames
-        return inputs.names
-    return tuple(
-        name if isinstance(thing, str | os.PathLike) else f"task-{task}/{number:06d}"
-        for number, (thing, name) in enumerate(zip(things, inputs.names, strict=True))
-    )
-
-
-def _pixels(inputs: Inputs, size: int) -> torch.Tensor:
+    ids = list(inputs.names)
+    if len(items) == n:  # else a file has several frames, and all are files
+        for number, item in enumerate(items):
+            if not isinstance(item, str | os.PathLike):
+                ids[number] = f"task-{task}/{number:06d}"
     parts = []
     for pixels, failed in read_in_chunks(inputs.reader, inputs.ids, size, workers=os.cpu_count() or 1):
         if failed:
-            number, reason = failed[0]
-            raise EndocilError(f"the image {inputs.names[int(number)]} cannot be read: {reason}")
+            image_id, reason = failed[0]
+            raise EndocilError(f"the image {inputs.names[int(image_id)]} cannot be read: {reason}")
         parts.append(torch.from_numpy(np.array(pixels)))
-    return torch.cat(parts)
+    rows = [Row(*row) for row in zip(ids, *columns, strict=True)]
+    return table_of(rows, inputs.reader), torch.cat(parts)
 
 
-def _texts(given: Texts, meaning: str) -> tuple[str, ...]:
+def _texts(texts: Texts, meaning: str) -> list[str]:
     """Plain texts, also of an array of numpy."""
-    for one in given:
-        if not isinstance(one, str):
-            raise EndocilError(f"{meaning}: a text for each image, but {one!r} is {type(one).__name__}")
-    return tuple(str(one) for one in given)
+    for text in texts:
+        if not isinstance(text, str):
+            raise EndocilError(f"{meaning}: a text for each image, but {text!r} is {type(text).__name__}")
+    return [str(text) for text in texts]

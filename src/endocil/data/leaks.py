@@ -1,4 +1,4 @@
-"""Leaks from train to test: the share of test images known in the training part, by pixels, groups and frames."""
+"""Leaks from train to test: the share of test images with a duplicate, group or neighbouring frame in train."""
 
 import numpy as np
 
@@ -33,11 +33,7 @@ Leaks = dict[str, float | int | None]
 
 
 def leak_rate(
-    table: ImageTable,
-    part: np.ndarray,
-    *,
-    digests: np.ndarray | None = None,
-    near: NearDuplicates | None = None,
+    table: ImageTable, part: np.ndarray, *, digests: np.ndarray | None = None, near: NearDuplicates | None = None
 ) -> Leaks:
     """Numbers by the names of DEFINITIONS; None where the data has no groups, no frames or no fingerprints.
 
@@ -92,9 +88,7 @@ def frame_in_train(table: ImageTable, part: np.ndarray, distance: int) -> np.nda
     trained = {place for place, here in zip(places, part, strict=True) if here == TRAIN}
     away = range(-distance, distance + 1)
     leaking = [
-        bool(group)
-        and frame >= 0
-        and any(frame + step >= 0 and (group, frame + step) in trained for step in away)
+        bool(group) and frame >= 0 and any(frame + step >= 0 and (group, frame + step) in trained for step in away)
         for group, frame in places
     ]
     return np.asarray(np.array(leaking, bool) & (part == TEST))

@@ -1,5 +1,7 @@
 """Image lists: the one reader of CSV and TSV files that name images, used by run, learn, predict and compare.
 
+A row of a list is also what every loader of a data set makes for an image: `table_of` joins rows to a table.
+
 A column is recognised by its name, whatever its case, spaces, underscores and hyphens: `file-name` and `File Name` are
 the path. Fields are separated by commas, semicolons or tabs. Paths may have backslashes. They start at the folder of
 the images and stay below it, unless the caller allows paths to other places.
@@ -8,10 +10,14 @@ the images and stay below it, unless the caller allows paths to other places.
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
 
+import numpy as np
+
+from endocil.data.readers import Renamed
+from endocil.data.table import ImageTable, Reader
 from endocil.errors import DataError, SettingsError
 from endocil.io.files import expand, read_fields
 
@@ -37,15 +43,35 @@ Columns = Mapping[str, str | None]  # role -> name of its column, where the role
 
 @dataclass(frozen=True)
 class Row:
-    """One image of a list; a missing value is "" or -1."""
+    """One image; a missing value is "" or -1."""
 
-    path: str
+    path: str  # as the reader knows it
     label: str = ""
     group: str = ""
     source: str = ""
     part: str = ""
     arrival: int = -1
     frame: int = -1
+    id: str = ""  # in the table, where it is not the path
+
+
+def table_of(rows: Sequence[Row], reader: Reader, notes: Sequence[str] = ()) -> ImageTable:
+    """A table of these images in this order; classes are numbered in alphabetical order."""
+    classes = tuple(sorted({row.label for row in rows}))
+    number = {name: label for label, name in enumerate(classes)}
+    paths = {row.id: row.path for row in rows if row.id}
+    return ImageTable(
+        ids=tuple(row.id or row.path for row in rows),
+        labels=np.array([number[row.label] for row in rows], np.int64),
+        classes=classes,
+        reader=Renamed(reader, paths) if paths else reader,
+        groups=tuple(row.group for row in rows),
+        sources=tuple(row.source for row in rows),
+        notes=tuple(notes),
+        parts=tuple(row.part for row in rows),
+        frames=tuple(row.frame for row in rows),
+        arrivals=tuple(row.arrival for row in rows),
+    )
 
 
 def read_list(
@@ -73,19 +99,28 @@ def read_list(
             raise DataError(f"{file}, line {number}: {error}") from None
     if not rows:
         raise DataError(f"{file} lists no images; expected one line per image below the column names")
-    _check_one_task_per_class(file, rows)
+    arrival: dict[str, int] = {}
+    for row in rows:
+        first = arrival.setdefault(row.label, row.arrival)
+        if first != row.arrival:
+            both = " and ".join("none" if task < 0 else str(task) for task in sorted((first, row.arrival)))
+            raise DataError(
+                f"{file} has the class '{row.label}' in two tasks, {both}; all images of a class arrive in one task"
+            )
     return rows
 
 
 def read_data_list(
-    file: str, root: str | None, columns: Columns, *, absolute_paths: bool
+    file: str, root: str | None, columns: Sequence[str | None], *, absolute_paths: bool
 ) -> tuple[Path, Path, list[Row]]:
-    """By the settings of [data]: the list, the folder at which its paths start, and its rows, whose files all exist."""
+    """By the settings of [data]: the list, the folder at which its paths start, and its rows, whose files all exist.
+
+    `columns`: the names of the columns that were chosen, in the order of ROLES."""
     path = expand(file, "data.file")
     if not path.is_file():
         problem = "it is not a file" if path.exists() else "No such file"
         raise DataError(f"data.file: cannot read {path}: {problem}; give the list by --set data.file=FILE")
-    rows = read_list(path, columns, outside=absolute_paths)
+    rows = read_list(path, dict(zip(ROLES, columns, strict=True)), outside=absolute_paths)
     top = expand(root, "data.root") if root else path.parent
     listed = list(dict.fromkeys(row.path for row in rows))
     missing = [name for name in listed if not os.path.isfile(top / name)]
@@ -116,9 +151,7 @@ def read_groups(file: Path, setting: str, ids: Sequence[str], folder: str = "") 
     return tuple(group_of[image_id] for image_id in ids)
 
 
-def _column_number(
-    file: Path, header: Sequence[str], role: str, columns: Columns | None, required: bool
-) -> int | None:
+def _column_number(file: Path, header: Sequence[str], role: str, columns: Columns | None, required: bool) -> int | None:
     """The column of a role; none where the list does not have it."""
     chosen = (columns or {}).get(role)
     if chosen is not None:
@@ -135,9 +168,7 @@ def _column_number(
     way_out = f"--set data.{role}_column=NAME" if columns is not None else "renaming it in the list"
     if len(numbers) > 1:
         names = ", ".join(header[n] for n in numbers)
-        raise DataError(
-            f"{file} has {len(numbers)} columns that may be the {role}: {names}; choose one by {way_out}"
-        )
+        raise DataError(f"{file} has {len(numbers)} columns that may be the {role}: {names}; choose one by {way_out}")
     if not numbers and required:
         raise DataError(
             f"{file} has the columns {', '.join(header) or 'none'}; none is known as the {role} "
@@ -152,40 +183,31 @@ def _row(texts: Mapping[str, str], outside: bool) -> Row:
     for role in ("label", "source"):  # a path or a group (named after a path) may be any bytes
         if re.search("[\ud800-\udfff]", texts.get(role, "")):
             raise DataError("is not UTF-8 text; save the file as UTF-8")
+    path = posixpath.normpath(texts["path"].replace("\\", "/")) if texts["path"] else ""
+    if path in ("", "."):
+        raise DataError("the path is empty")
+    if not outside and (path.startswith("/") or PureWindowsPath(path).drive):
+        raise DataError(
+            f"'{texts['path']}' is an absolute path; give it relative to data.root, or set data.absolute_paths = true"
+        )
+    if not outside and (path == ".." or path.startswith("../")):
+        raise DataError(f"'{texts['path']}' leaves the folder of the images; choose a data.root above it")
+    split = texts.get("split", "")
+    if split.isdecimal():
+        part = str(_whole_number("fold", split))
+    elif split and split.casefold() not in PARTS:
+        raise DataError(f"the split is '{split[:40]}'; expected train, validation, test or the number of a fold")
+    else:
+        part = PARTS.get(split.casefold(), "")
     return Row(
-        path=_checked_path(texts["path"], outside),
+        path=path,
         label=texts.get("label", ""),
         group=texts.get("group", ""),
         source=texts.get("source", ""),
-        part=_part(texts.get("split", "")),
+        part=part,
         arrival=_whole_number("task", texts.get("task", "")),
         frame=_whole_number("frame", texts.get("frame", "")),
     )
-
-
-def _checked_path(text: str, outside: bool) -> str:
-    path = posixpath.normpath(text.replace("\\", "/")) if text else ""
-    if path in ("", "."):
-        raise DataError("the path is empty")
-    if outside:
-        return path
-    if path.startswith("/") or PureWindowsPath(path).drive:
-        raise DataError(
-            f"'{text}' is an absolute path; give it relative to data.root, or set data.absolute_paths = true"
-        )
-    if path == ".." or path.startswith("../"):
-        raise DataError(f"'{text}' leaves the folder of the images; choose a data.root above it")
-    return path
-
-
-def _part(text: str) -> str:
-    if text.isdecimal():
-        return str(_whole_number("fold", text))
-    if text and text.casefold() not in PARTS:
-        raise DataError(
-            f"the split is '{text[:40]}'; expected train, validation, test or the number of a fold"
-        )
-    return PARTS.get(text.casefold(), "")
 
 
 def _whole_number(role: str, text: str) -> int:
@@ -195,14 +217,3 @@ def _whole_number(role: str, text: str) -> int:
             f"the {role} is '{shown}'; expected a whole number from 0 on with at most {_MAX_DIGITS} digits, or nothing"
         )
     return int(text) if text else -1
-
-
-def _check_one_task_per_class(file: Path, rows: Iterable[Row]) -> None:
-    arrival: dict[str, int] = {}
-    for row in rows:
-        first = arrival.setdefault(row.label, row.arrival)
-        if first != row.arrival:
-            both = " and ".join("none" if task < 0 else str(task) for task in sorted((first, row.arrival)))
-            raise DataError(
-                f"{file} has the class '{row.label}' in two tasks, {both}; all images of a class arrive in one task"
-            )

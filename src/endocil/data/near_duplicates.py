@@ -16,16 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from endocil.data.fingerprints import (
-    DETAIL,
-    READ,
-    Fingerprints,
-    Progress,
-    cache_path,
-    fingerprints,
-    load_arrays,
-    save_arrays,
-)
+from endocil.data.cache import Progress, cached_arrays
+from endocil.data.fingerprints import DETAIL, READ, Fingerprints, fingerprints
 from endocil.data.fingerprints import RULES as FINGERPRINT_RULES
 from endocil.data.table import ImageTable
 
@@ -71,69 +63,54 @@ def near_duplicate_groups(
 
 
 def near_duplicates_of(
-    table: ImageTable,
-    prints: Fingerprints,
-    *,
-    folder: Path | None = None,
-    progress: Progress | None = None,
+    table: ImageTable, prints: Fingerprints, *, folder: Path | None = None, progress: Progress | None = None
 ) -> NearDuplicates:
     """As `near_duplicates`, kept in the image cache until a file changes."""
-    path = cache_path(table, READ, RULES, folder)
-    kept = load_arrays(path, ("left", "right", "score", "first", "total"))
-    if kept is not None and len(kept["first"]) == len(table):
-        total = int(kept.pop("total"))
-        return NearDuplicates(total=total, **kept)
-    near = near_duplicates(prints, progress=progress)
-    save_arrays(path, {**vars(near), "total": np.array(near.total)})
-    return near
+    names = ("left", "right", "score", "first", "total")
+
+    def search() -> dict[str, np.ndarray]:
+        near = near_duplicates(prints, progress=progress)
+        return {name: np.asarray(getattr(near, name)) for name in names}
+
+    arrays = cached_arrays(table, names, search, rules=RULES, size=READ, folder=folder)
+    return NearDuplicates(total=int(arrays.pop("total")), **arrays)
 
 
-def near_duplicates(
-    prints: Fingerprints, *, block: int = BLOCK, progress: Progress | None = None
-) -> NearDuplicates:
+def near_duplicates(prints: Fingerprints, *, block: int = BLOCK, progress: Progress | None = None) -> NearDuplicates:
     """Rows are taken in the order of their ids, so that the order of the table has no influence."""
     order = np.array(sorted(range(len(prints.ids)), key=prints.ids.__getitem__), np.int64)
     first = np.arange(len(order))  # from here on, rows are places in this order
-    _join_groups(first, *_exact_links(prints.digests[order]))
+    digests = prints.digests[order]
+    by_digest = np.argsort(digests, kind="stable")
+    one, other = by_digest[:-1], by_digest[1:]
+    same = (digests[one] == digests[other]) & (digests[one] != "")
+    _join_groups(first, one[same], other[same])  # by digest too: exact duplicates without detail have no pairs
     chosen = np.flatnonzero(prints.details[order].any((1, 2)))  # (M,) those with any detail
     kept: list[Pairs] = []
     total = 0
     for pairs in near_pairs(prints.details[order[chosen]], block, progress):
-        left, right, score = pairs
+        left, right, _ = pairs
         _join_groups(first, chosen[left], chosen[right])
         if total <= KEPT < total + len(left):
             kept = [_strongest(*earlier) for earlier in kept]
         total += len(left)
         kept.append(_strongest(*pairs) if total > KEPT else pairs)
     left, right, score = _concatenated(kept)
-    left, right = chosen[left], chosen[right]
     by_row = np.empty_like(first)
     by_row[order] = order[first]
-    return NearDuplicates(order[left], order[right], score, by_row, total)
-
-
-def _exact_links(digests: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Each image with the next one of the same digest: images without detail have no pairs."""
-    by_digest = np.argsort(digests, kind="stable")
-    one, other = by_digest[:-1], by_digest[1:]
-    same = (digests[one] == digests[other]) & (digests[one] != "")
-    return one[same], other[same]
+    return NearDuplicates(order[chosen[left]], order[chosen[right]], score, by_row, total)
 
 
 def _join_groups(first: np.ndarray, left: np.ndarray, right: np.ndarray) -> None:
-    """Join the groups of these pairs; `first` always leads straight to the smallest row of a group."""
-    apart = first[left] != first[right]
-    for one, other in zip(first[left[apart]].tolist(), first[right[apart]].tolist(), strict=True):
-        one, other = _root(first, one), _root(first, other)
-        first[max(one, other)] = min(one, other)
-    while (first[first] != first).any():
-        first[:] = first[first]
+    """Join the groups of these pairs; `first` leads each row to the smallest row of its group."""
+    from scipy.sparse import coo_array  # here: few need it
+    from scipy.sparse.csgraph import connected_components
 
-
-def _root(first: np.ndarray, row: int) -> int:
-    while first[row] != row:
-        row = int(first[row])
-    return row
+    ends = np.concatenate([np.arange(len(first)), left]), np.concatenate([first, right])
+    links = coo_array((np.ones(len(ends[0]), bool), ends), shape=(len(first), len(first)))
+    group = connected_components(links, directed=False)[1]  # (N,)
+    _, smallest = np.unique(group, return_index=True)
+    first[:] = smallest[group]
 
 
 def _strongest(left: np.ndarray, right: np.ndarray, score: np.ndarray) -> Pairs:
@@ -147,9 +124,18 @@ def _strongest(left: np.ndarray, right: np.ndarray, score: np.ndarray) -> Pairs:
 
 def near_pairs(details: np.ndarray, block: int = BLOCK, progress: Progress | None = None) -> Iterator[Pairs]:
     """The pairs of (N, 32, 32) int8 details, none of them all 0: one block of left rows after the other."""
-    coarse = _coarse(details)  # (N, 256)
+    n, half = len(details), DETAIL // 2
+    coarse = np.empty((n, half * half), np.float32)  # whole numbers from -127 to 127
+    inner = np.empty((n, len(_SHIFTS)), np.float32)  # lengths of the part under the other's middle, shift by shift
+    for start in range(0, n, _CHUNK):
+        part = details[start : start + _CHUNK]
+        coarse[start : start + _CHUNK] = np.rint(part.reshape(-1, half, 2, half, 2).mean((2, 4))).reshape(-1, half**2)
+        squares = part.astype(np.float32) ** 2
+        for shift in range(len(_SHIFTS)):
+            sums = _window(squares, shift).sum((1, 2), dtype=np.float64)
+            inner[start : start + _CHUNK, shift] = np.sqrt(sums)
+    np.maximum(inner, 1, out=inner)  # a window without detail correlates with nothing
     lengths = np.sqrt((coarse**2).sum(1, dtype=np.float64)).astype(np.float32)  # (N,)
-    inner = _inner_lengths(details)  # (N, 25)
     starts = range(0, len(details), block)
     done, total = 0, len(starts) * (len(starts) + 1) // 2
     for start in starts:
@@ -174,52 +160,26 @@ def _concatenated(parts: list[Pairs]) -> Pairs:
     return left, right, score
 
 
-def _coarse(details: np.ndarray) -> np.ndarray:
-    """(N, 256) whole numbers from -127 to 127 in float32."""
-    half = DETAIL // 2
-    result = np.empty((len(details), half * half), np.float32)
-    for start in range(0, len(details), _CHUNK):
-        means = details[start : start + _CHUNK].reshape(-1, half, 2, half, 2).mean((2, 4))
-        result[start : start + _CHUNK] = np.rint(means).reshape(-1, half * half)
-    return result
-
-
-def _inner_lengths(details: np.ndarray) -> np.ndarray:
-    """(N, 25) lengths of the part under the other's middle, shift by shift."""
-    lengths = np.empty((len(details), len(_SHIFTS)), np.float32)
-    for start in range(0, len(details), _CHUNK):
-        squares = details[start : start + _CHUNK].astype(np.float32) ** 2
-        for shift in range(len(_SHIFTS)):
-            window = _window(squares, shift)
-            lengths[start : start + _CHUNK, shift] = np.sqrt(window.sum((1, 2), dtype=np.float64))
-    return np.maximum(lengths, np.float32(1))  # a window without detail correlates with nothing
-
-
 def _window(details: np.ndarray, shift: int) -> np.ndarray:
     y, x = _SHIFTS[shift]
     return details[:, y : y + _INNER, x : x + _INNER]
 
 
 def _verified(details: np.ndarray, inner: np.ndarray, left: np.ndarray, right: np.ndarray) -> Pairs:
+    """Those pairs that correlate as they are, or else by the shift that fits best."""
     score = np.zeros(len(left), np.float32)
+    others = [shift for shift in range(len(_SHIFTS)) if shift != _MIDDLE]
     for start in range(0, len(left), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        score[part] = _correlation(details, inner, left[part], right[part])
+        rows = np.arange(start, min(start + _CHUNK, len(left)))
+        score[rows] = _correlation(details, inner, left[rows], right[rows], [_MIDDLE])
+        rest = rows[score[rows] < np.float32(SAME)]
+        shifted = _correlation(details, inner, left[rest], right[rest], others)
+        score[rest] = np.maximum(score[rest], shifted)
     same = score >= np.float32(SAME)
     return left[same], right[same], score[same]
 
 
-def _correlation(details: np.ndarray, inner: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """As they are where that is enough; else of the shift that fits best."""
-    score = _overlaid(details, inner, left, right, [_MIDDLE])
-    rest = np.flatnonzero(score < np.float32(SAME))
-    others = [shift for shift in range(len(_SHIFTS)) if shift != _MIDDLE]
-    shifted = _overlaid(details, inner, left[rest], right[rest], others)
-    score[rest] = np.maximum(score[rest], shifted)
-    return score
-
-
-def _overlaid(
+def _correlation(
     details: np.ndarray, inner: np.ndarray, left: np.ndarray, right: np.ndarray, shifts: list[int]
 ) -> np.ndarray:
     """The best correlation of the middle of `left` with the windows of `right`."""

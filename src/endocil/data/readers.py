@@ -19,41 +19,51 @@ from endocil.data.decode import dimensions_of, file_of
 from endocil.data.table import Reader, UnreadableImageError, WholeReader
 from endocil.errors import DataError, ResourceError
 
-Chunk = tuple[
-    np.ndarray, list[tuple[str, str]]
-]  # pixels (n, size, size, 3), and (id, reason) of the unreadable
+Chunk = tuple[np.ndarray, list[tuple[str, str]]]  # pixels (n, size, size, 3), and (id, reason) of the unreadable
 
 _CHUNK = 32  # images a worker reads at a time: few for smooth progress, many to be cheap to hand over
 _MIN_FOR_PROCESSES = 256  # images; fewer are read sooner than processes have started
 
 
 @dataclass(frozen=True)
-class Renamed:
-    """Another reader whose images have other ids here; an id that is not in `names` is the same in both."""
+class WrappedReader:
+    """A reader by means of another one."""
 
     reader: Reader
-    names: Mapping[str, str]  # id here -> id of the reader
 
     @property
     def in_processes(self) -> bool:
         return bool(getattr(self.reader, "in_processes", False))
 
+    def inner_id(self, image_id: str) -> str:
+        return image_id
+
+    def dimensions(self, image_id: str) -> tuple[int, int]:
+        return dimensions_of(self.reader, self.inner_id(image_id))
+
+    def path(self, image_id: str) -> Path | None:
+        return file_of(self.reader, self.inner_id(image_id))
+
+
+@dataclass(frozen=True)
+class Renamed(WrappedReader):
+    """Another reader whose images have other ids here; an id that is not in `names` is the same in both."""
+
+    names: Mapping[str, str]  # id here -> id of the reader
+
+    def inner_id(self, image_id: str) -> str:
+        return self.names.get(image_id, image_id)
+
     def read(self, image_id: str, size: int) -> np.ndarray:
-        return self.reader.read(self.names.get(image_id, image_id), size)
+        return self.reader.read(self.inner_id(image_id), size)
 
     def whole(self, image_id: str) -> Image.Image:
         if not isinstance(self.reader, WholeReader):
             raise DataError(f"{type(self.reader).__name__} gives no image in its own size")
-        return self.reader.whole(self.names.get(image_id, image_id))
+        return self.reader.whole(self.inner_id(image_id))
 
     def fingerprint(self, ids: Sequence[str]) -> str:
-        return self.reader.fingerprint([self.names.get(image_id, image_id) for image_id in ids])
-
-    def dimensions(self, image_id: str) -> tuple[int, int]:
-        return dimensions_of(self.reader, self.names.get(image_id, image_id))
-
-    def path(self, image_id: str) -> Path | None:
-        return file_of(self.reader, self.names.get(image_id, image_id))
+        return self.reader.fingerprint([self.inner_id(image_id) for image_id in ids])
 
 
 def read_in_chunks(reader: Reader, ids: Sequence[str], size: int, workers: int) -> Iterator[Chunk]:
@@ -76,7 +86,7 @@ def read_in_chunks(reader: Reader, ids: Sequence[str], size: int, workers: int) 
 def _chunk_reader(
     reader: Reader, n: int, size: int, workers: int, stack: ExitStack
 ) -> Callable[[Sequence[str]], Chunk]:
-    """What a thread of the pool calls to read a chunk: in the thread itself, or in a process that is free."""
+    """The function that reads a chunk: in the calling thread, or in a process that is free."""
     in_processes = getattr(reader, "in_processes", False) and not _is_of_main_script(reader)
     if not in_processes or workers < 2 or n < _MIN_FOR_PROCESSES:
         return lambda ids: read_many(reader, ids, size)
@@ -144,9 +154,13 @@ class _Process:
     """A process that reads images. It ends with its parent, even a killed one, because its input ends."""
 
     def __init__(self, reader: Reader, size: int) -> None:
-        command = [sys.executable, "-c", "from endocil.data.readers import serve; serve()"]
+        from endocil.registry import code_folders  # here, as a reading process has no use for what it loads
+
+        # -P: without it a random.py of the working folder would stand in for Python's own
+        command = [sys.executable, "-P", "-c", "from endocil.data.readers import serve; serve()"]
         one_thread = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-        environment = {**os.environ, **one_thread, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        paths = [*filter(None, sys.path), *code_folders()]  # a reader may be of a trusted 'my_module:load'
+        environment = {**os.environ, **one_thread, "PYTHONPATH": os.pathsep.join(paths)}
         # a session of its own: only the parent handles Ctrl-C
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True

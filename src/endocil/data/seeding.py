@@ -12,6 +12,6 @@ import torch
 def generator(seed: int, *key: int | str) -> torch.Generator:
     """A CPU generator of its own for this purpose; the same arguments always give the same numbers."""
     name = "/".join(str(part) for part in (seed, *key))
-    told = name.encode(errors="surrogateescape")  # a file's name need not be valid text
-    number = int.from_bytes(hashlib.blake2b(told, digest_size=8).digest(), "little")
+    data = name.encode(errors="surrogateescape")  # a file's name need not be valid text
+    number = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
     return torch.Generator().manual_seed(number >> 1)  # manual_seed takes 63 bits without a sign

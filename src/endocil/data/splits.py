@@ -19,6 +19,7 @@ from endocil.errors import DataError, SettingsError
 from endocil.io.files import read_csv
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
+UNUSED = "unused"  # training images that a protocol leaves out: data/protocols.py
 TEST_SHARE = 0.2  # of each class, as in the paper
 
 Counts = dict[str, Counter[str]]  # group -> class -> images
@@ -28,10 +29,10 @@ Counts = dict[str, Counter[str]]  # group -> class -> images
 class Split:
     """The part of each image, and notes on it."""
 
-    part: np.ndarray  # (N,) str: train, validation or test
+    part: np.ndarray  # (N,) str: train, validation, test, or unused
     notes: tuple[str, ...] = ()
 
-    def telling_what_lacks_validation(self, table: ImageTable) -> "Split":
+    def with_validation_note(self, table: ImageTable) -> "Split":
         """With a note of the classes that have no validation image though `validation` is set."""
         held = np.bincount(table.labels[self.part == VALIDATION], minlength=len(table.classes))
         lacking = [name for name, n in zip(table.classes, held, strict=True) if n == 0]
@@ -62,31 +63,25 @@ def by_image(table: ImageTable, *, validation: float, folds: Folds, seed: int) -
     order = np.array(sorted(range(len(table)), key=table.ids.__getitem__), np.int64)
     for label, name in enumerate(table.classes):
         rows = order[table.labels[order] == label]
-        part[rows] = _class_by_image(name, len(rows), validation, folds, seed)
+        n = len(rows)
+        shuffled = rows[torch.randperm(n, generator=generator(seed, "split", name)).numpy()]
+        if folds.number is None:
+            learn, test = shuffled[: 4 * n // 5], shuffled[4 * n // 5 :]
+        else:
+            fold = np.arange(n) % folds.number
+            learn, test = shuffled[fold != folds.test], shuffled[fold == folds.test]
+        held = max(1, int(len(learn) * validation)) if validation and len(learn) > 1 else 0  # of the training images
+        if len(learn) - held < 1:
+            raise DataError(
+                f"class '{name}' has {n} images: too few for a training and a test part; "
+                f"raise scenario.minimum above {n} or list it in scenario.leave_out"
+            )
+        part[test], part[learn[:held]], part[learn[held:]] = TEST, VALIDATION, TRAIN
     return Split(part)
 
 
-def _class_by_image(name: str, n: int, validation: float, folds: Folds, seed: int) -> np.ndarray:
-    """Validation images are taken from the training images."""
-    shuffled = torch.randperm(n, generator=generator(seed, "split", name)).numpy()
-    if folds.number is None:
-        learn, test = shuffled[: 4 * n // 5], shuffled[4 * n // 5 :]
-    else:
-        fold = np.arange(n) % folds.number
-        learn, test = shuffled[fold != folds.test], shuffled[fold == folds.test]
-    held = max(1, int(len(learn) * validation)) if validation and len(learn) > 1 else 0
-    if len(learn) - held < 1:
-        raise DataError(
-            f"class '{name}' has {n} images: too few for a training and a test part; "
-            f"raise scenario.minimum above {n} or list it in scenario.leave_out"
-        )
-    part = np.full(n, TRAIN, dtype="U10")
-    part[test], part[learn[:held]] = TEST, VALIDATION
-    return part
-
-
 def by_group(table: ImageTable, *, validation: float, folds: Folds, seed: int) -> Split:
-    """No group in two parts; each class as near to its shares as whole groups allow. "" is a group of one image.
+    """No group in two parts; each class as close to its shares as whole groups allow. "" is a group of one image.
 
     A class of one group is trained and not tested."""
     if not any(table.groups):
@@ -96,13 +91,24 @@ def by_group(table: ImageTable, *, validation: float, folds: Folds, seed: int) -
         )
     names = _group_names(table)
     counts = _group_counts(table, names)
-    part_of = _test_or_train(counts, folds, seed)
+    if folds.number is None:
+        part_of = _binned(counts, {TRAIN: 1.0 - TEST_SHARE, TEST: TEST_SHARE}, seed)
+    else:
+        fold_of = _binned(counts, {str(fold): 1.0 / folds.number for fold in range(folds.number)}, seed)
+        part_of = {group: TEST if fold == str(folds.test) else TRAIN for group, fold in fold_of.items()}
     _cover(part_of, counts, TRAIN)
     if folds.number is None:
         _cover(part_of, counts, TEST)
     _set_aside(part_of, counts, validation, seed)
     part = np.array([part_of[name] for name in names], dtype="U10")
-    return Split(part, _untested(table, names, part))
+    notes = []
+    for label, one in enumerate(table.classes):
+        rows = np.flatnonzero(table.labels == label)
+        if not (part[rows] == TEST).any():
+            n = len({names[row] for row in rows.tolist()})
+            reason = "it has one group" if n == 1 else f"none of its {n} groups is in the test part"
+            notes.append(f"class '{one}' is learned and not tested: {reason}")
+    return Split(part, tuple(notes))
 
 
 def by_given(table: ImageTable, *, validation: float, folds: Folds, seed: int) -> Split:
@@ -132,12 +138,12 @@ def by_file(table: ImageTable, path: Path) -> Split:
     """A split that a run has recorded: its split.csv, with the columns image, class and part."""
     rows = read_csv(path)
     if not rows or not {"image", "class", "part"} <= rows[0].keys():
-        raise DataError(f"scenario.split {path} is no split; expected the columns image, class, part")
+        raise DataError(f"scenario.split {path} is not a split; expected the columns image, class, part")
     recorded = {row["image"]: (row["class"], row["part"]) for row in rows}
     part = np.empty(len(table), dtype="U10")
     for row, (image, label) in enumerate(zip(table.ids, table.labels.tolist(), strict=True)):
         name, part[row] = recorded.get(image, ("", ""))
-        if name != table.classes[label] or part[row] not in (TRAIN, VALIDATION, TEST):
+        if name != table.classes[label] or part[row] not in (TRAIN, VALIDATION, TEST, UNUSED):
             entry = f"as '{name}', {part[row]}" if name else "not at all"
             raise DataError(
                 f"scenario.split {path} has the image {image} of '{table.classes[label]}' {entry}; "
@@ -148,7 +154,7 @@ def by_file(table: ImageTable, path: Path) -> Split:
 
 
 def grouped_by_pattern(table: ImageTable, pattern: str) -> tuple[str, ...]:
-    """The bracket of a pattern, searched in each image's id; an image without a match is a group of its own."""
+    """By the capturing group of a regular expression on each image's id; an image without a match is its own group."""
     try:
         compiled = re.compile(pattern)
     except re.error as error:
@@ -204,19 +210,19 @@ def _group_counts(table: ImageTable, groups: Sequence[str], rows: Iterable[int] 
     return dict(counts)
 
 
-def _test_or_train(counts: Counts, folds: Folds, seed: int) -> dict[str, str]:
-    if folds.number is None:
-        return _binned(counts, {TRAIN: 1.0 - TEST_SHARE, TEST: TEST_SHARE}, seed)
-    fold_of = _binned(counts, {str(fold): 1.0 / folds.number for fold in range(folds.number)}, seed)
-    return {group: TEST if fold == str(folds.test) else TRAIN for group, fold in fold_of.items()}
-
-
 def _binned(counts: Counts, shares: dict[str, float], seed: int) -> dict[str, str]:
-    """Groups into bins, the hardest to place first, each where the shares of its classes stay nearest to `shares`."""
+    """Groups into bins, the hardest to place first, each where the shares of its classes stay nearest to `shares`.
+
+    Hardest is what holds the largest share of a class; ties in an order that depends on seed and name."""
     totals = sum(counts.values(), Counter())
     have = {name: Counter[str]() for name in shares}
     chosen = {}
-    for group in _hardest_first(counts, totals, seed):
+
+    def difficulty(group: str) -> tuple[float, int, str]:
+        largest = max(n / totals[one] for one, n in counts[group].items())
+        return (-largest, generator(seed, "group", group).initial_seed(), group)
+
+    for group in sorted(counts, key=difficulty):
 
         def cost(name: str, group: str = group) -> float:
             """How much farther from its share each class of the group would be."""
@@ -231,49 +237,21 @@ def _binned(counts: Counts, shares: dict[str, float], seed: int) -> dict[str, st
     return chosen
 
 
-def _hardest_first(counts: Counts, totals: Counter[str], seed: int) -> list[str]:
-    """By the largest share of a class that a group holds; ties in an order that depends on seed and name."""
-
-    def key(group: str) -> tuple[float, int, str]:
-        largest = max(n / totals[one] for one, n in counts[group].items())
-        return (-largest, generator(seed, "group", group).initial_seed(), group)
-
-    return sorted(counts, key=key)
-
-
 def _cover(part_of: dict[str, str], counts: Counts, part: str, taking: str | None = None) -> None:
     """Where a class has no group in a part, move its smallest group there that no other class needs where it is."""
     for one in sorted({name for counted in counts.values() for name in counted}):
         groups = sorted((counts[group][one], group) for group in counts if one in counts[group])
         if any(part_of[group] == part for _, group in groups):
             continue
-        movable = (
-            group
-            for _, group in groups
-            if taking in (None, part_of[group]) and (part == TRAIN or _is_spare(group, part_of, counts))
-        )
-        smallest = next(movable, None)
-        if smallest is not None:
-            part_of[smallest] = part
+        for _, group in groups:
+            if taking in (None, part_of[group]) and (part == TRAIN or _is_spare(group, part_of, counts)):
+                part_of[group] = part
+                break
 
 
 def _is_spare(group: str, part_of: dict[str, str], counts: Counts) -> bool:
     """Every class of the group has another group where this one is."""
     return all(
-        any(
-            other != group and one in counted and part_of[other] == part_of[group]
-            for other, counted in counts.items()
-        )
+        any(other != group and one in counted and part_of[other] == part_of[group] for other, counted in counts.items())
         for one in counts[group]
     )
-
-
-def _untested(table: ImageTable, groups: Sequence[str], part: np.ndarray) -> tuple[str, ...]:
-    notes = []
-    for label, name in enumerate(table.classes):
-        rows = np.flatnonzero(table.labels == label)
-        if not (part[rows] == TEST).any():
-            n = len({groups[row] for row in rows.tolist()})
-            reason = "it has one group" if n == 1 else f"none of its {n} groups is in the test part"
-            notes.append(f"class '{name}' is learned and not tested: {reason}")
-    return tuple(notes)

@@ -1,6 +1,7 @@
 """The table of images: their ids, labels, groups and sources, and the reader of their pixels."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
@@ -40,7 +41,7 @@ class WholeReader(Reader, Protocol):
         ...
 
 
-COLUMNS = ("groups", "sources", "parts", "frames", "arrivals")  # one value per image, beside id and label
+COLUMNS = {"groups": "", "sources": "", "parts": "", "frames": -1, "arrivals": -1}  # name -> value where unknown
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,26 +52,36 @@ class ImageTable:
     labels: np.ndarray  # (N,) int64 into classes
     classes: tuple[str, ...]
     reader: Reader
-    groups: tuple[str, ...]  # images of one group belong together (a patient, a video); "" where unknown
-    sources: tuple[str, ...]  # the device or centre; "" where unknown
+    groups: tuple[str, ...] = ()  # images of one group belong together (a patient, a video); "" where unknown
+    sources: tuple[str, ...] = ()  # the device or centre; "" where unknown
     notes: tuple[str, ...] = ()  # what the loader left out or noticed, in sentences
     parts: tuple[str, ...] = ()  # a split that comes with the data: part or number of the fold; "" where none
     frames: tuple[int, ...] = ()  # which frame of its group's video it is; -1 where unknown
     arrivals: tuple[int, ...] = ()  # the task in which it arrives, where the data says so; -1 where not
 
     def __post_init__(self) -> None:
-        for name, unknown in (("parts", ""), ("frames", -1), ("arrivals", -1)):
-            if not getattr(self, name):
-                object.__setattr__(self, name, (unknown,) * len(self.ids))
-        for name in ("ids", "classes", "notes", *COLUMNS):
+        for name in ("ids", "classes", "notes"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name, unknown in COLUMNS.items():
+            object.__setattr__(self, name, tuple(getattr(self, name)) or (unknown,) * len(self.ids))
         labels = np.array(self.labels, dtype=np.int64)  # a copy: the caller may change the array
         labels.setflags(write=False)
         object.__setattr__(self, "labels", labels)
-        self._check_lengths()
+        if labels.ndim != 1:
+            raise DataError(f"image table: labels have shape {labels.shape}; expected one number per image")
+        for name in ("labels", *COLUMNS):
+            n = len(getattr(self, name))
+            if n != len(self.ids):
+                raise DataError(f"image table: {len(self.ids)} ids, but {n} {name}; give one per image")
         _refuse_repeated("image id", self.ids)
         _refuse_repeated("class", self.classes)
-        self._check_labels()
+        wrong = np.flatnonzero((labels < 0) | (labels >= len(self.classes)))
+        if len(wrong):
+            row = int(wrong[0])
+            raise DataError(
+                f"image table: image {self.ids[row]!r} has label {labels[row]}, "
+                f"but the {len(self.classes)} classes are numbered 0 to {len(self.classes) - 1}"
+            )
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -106,29 +117,8 @@ class ImageTable:
         text = "\0".join((str(size), self.reader.fingerprint(self.ids), *self.ids))
         return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()
 
-    def _check_lengths(self) -> None:
-        if self.labels.ndim != 1:
-            raise DataError(
-                f"image table: labels have shape {self.labels.shape}; expected one number per image"
-            )
-        for name in ("labels", *COLUMNS):
-            n = len(getattr(self, name))
-            if n != len(self.ids):
-                raise DataError(f"image table: {len(self.ids)} ids, but {n} {name}; give one per image")
-
-    def _check_labels(self) -> None:
-        wrong = np.flatnonzero((self.labels < 0) | (self.labels >= len(self.classes)))
-        if len(wrong):
-            row = int(wrong[0])
-            raise DataError(
-                f"image table: image {self.ids[row]!r} has label {self.labels[row]}, "
-                f"but the {len(self.classes)} classes are numbered 0 to {len(self.classes) - 1}"
-            )
-
 
 def _refuse_repeated(kind: str, names: Sequence[str]) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
+    for name, n in Counter(names).items():
+        if n > 1:
             raise DataError(f"image table: {kind} {name!r} is there more than once; each must be unique")
-        seen.add(name)

@@ -3,10 +3,12 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from endocil.data.cache import Progress
 from endocil.data.table import ImageTable
 from endocil.datasets import csv as table_file
 from endocil.datasets import dicom, folder, synthetic
-from endocil.datasets.public import capsule_vision, gastrovision, hyper_kvasir, kvasir_capsule
+from endocil.datasets.public import capsule_vision
+from endocil.datasets.public.class_folders import gastrovision, hyper_kvasir, kvasir_capsule
 from endocil.registry import check_options, options_of, resolve
 
 __all__ = ["DATASETS", "RESERVED", "load_table"]
@@ -18,17 +20,15 @@ DATASETS: dict[str, Callable[..., ImageTable]] = {
     "csv": table_file.load,
     "dicom": dicom.load,
     "folder": folder.load,
-    "gastrovision": gastrovision.load,
-    "hyper-kvasir": hyper_kvasir.load,
-    "kvasir-capsule": kvasir_capsule.load,
+    "gastrovision": gastrovision,
+    "hyper-kvasir": hyper_kvasir,
+    "kvasir-capsule": kvasir_capsule,
     "synthetic": synthetic.load,
 }
 
 
-def load_table(
-    name: str, options: Mapping[str, Any], progress: Callable[[int, int], None] | None = None
-) -> ImageTable:
-    """The table of a data set; a loader that may have much to do, such as extracting an archive, takes `progress`."""
+def load_table(name: str, options: Mapping[str, Any], progress: Progress | None = None) -> ImageTable:
+    """The table of a data set; a slow loader (one that extracts an archive) takes `progress`."""
     loader = resolve("data.name", name, DATASETS)
     check_options("data", loader, options, reserved=RESERVED)
     reporting = {"progress": progress} if "progress" in options_of(loader) else {}

@@ -7,16 +7,14 @@ polyps\\001.jpg;polyp;p07;train
 it is refused, or kept as two images, `label:path`, with double_labels = "keep".
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
-
 from endocil.data.decode import FileReader
-from endocil.data.lists import Row, read_data_list
-from endocil.data.readers import Renamed
+from endocil.data.lists import Row, read_data_list, table_of
 from endocil.data.table import ImageTable, Reader
 from endocil.errors import DataError
 
@@ -36,23 +34,14 @@ def load(
     frame_column: str | None = None,
 ) -> ImageTable:
     """The images of a list; its paths start at `root`, or else at the folder of the list."""
-    columns = {
-        "path": path_column,
-        "label": label_column,
-        "group": group_column,
-        "source": source_column,
-        "split": split_column,
-        "task": task_column,
-        "frame": frame_column,
-    }
+    columns = (path_column, label_column, group_column, source_column, split_column, task_column, frame_column)
     listing, top, rows = read_data_list(file, root, columns, absolute_paths=absolute_paths)
-    kept, notes = without_repeats(listing, rows, double_labels)
-    return table_of(kept, FileReader(top), notes)
+    return table_without_repeats(listing, rows, FileReader(top), double_labels)
 
 
-def without_repeats(
-    file: Path, rows: Sequence[Row], double_labels: Literal["refuse", "keep"]
-) -> tuple[list[Row], list[str]]:
+def table_without_repeats(
+    file: Path, rows: Sequence[Row], reader: Reader, double_labels: Literal["refuse", "keep"], notes: Sequence[str] = ()
+) -> ImageTable:
     """Each (path, label) once, in the order of the paths; rows that contradict each other are refused."""
     first: dict[tuple[str, str], Row] = {}
     for row in rows:
@@ -60,13 +49,13 @@ def without_repeats(
         if other != row:
             raise DataError(
                 f"{file} lists {row.path} twice as '{row.label}' with different values; "
-                f"take one of the lines off the list"
+                f"remove one of the lines from the list"
             )
     kept = sorted(first.values(), key=lambda row: (row.path, row.label))
-    notes = []
+    notes = list(notes)
     if len(rows) > len(kept):
         notes.append(f"{len(rows) - len(kept)} lines that repeat an image with the same label were left out.")
-    double = sorted(_double(kept))
+    double = [path for path, n in Counter(row.path for row in kept).items() if n > 1]
     if double and double_labels == "refuse":
         names = " and ".join(f"'{row.label}'" for row in kept if row.path == double[0])
         raise DataError(
@@ -74,33 +63,7 @@ def without_repeats(
             f"correct the list, or keep them as an image of each class by --set data.double_labels=keep"
         )
     if double:
-        notes.append(
-            f"{len(double)} images have more than one label and are an image of each of the classes."
-        )
-    return kept, notes
-
-
-def table_of(rows: Sequence[Row], reader: Reader, notes: Sequence[str]) -> ImageTable:
-    """One image per row; an image with two labels is there under each, as `label:path`."""
-    double = _double(rows)
-    ids = [f"{row.label}:{row.path}" if row.path in double else row.path for row in rows]
-    names = {image_id: row.path for image_id, row in zip(ids, rows, strict=True) if row.path in double}
-    classes = tuple(sorted({row.label for row in rows}))
-    label = {name: number for number, name in enumerate(classes)}
-    return ImageTable(
-        ids=tuple(ids),
-        labels=np.array([label[row.label] for row in rows], np.int64),
-        classes=classes,
-        reader=Renamed(reader, names) if names else reader,
-        groups=tuple(row.group for row in rows),
-        sources=tuple(row.source for row in rows),
-        notes=tuple(notes),
-        parts=tuple(row.part for row in rows),
-        frames=tuple(row.frame for row in rows),
-        arrivals=tuple(row.arrival for row in rows),
-    )
-
-
-def _double(rows: Sequence[Row]) -> set[str]:
-    """Paths with more than one label; the rows are in the order of their paths."""
-    return {row.path for row, following in pairwise(rows) if row.path == following.path}
+        notes.append(f"{len(double)} images have more than one label and are an image of each of the classes.")
+        several = set(double)
+        kept = [replace(row, id=f"{row.label}:{row.path}") if row.path in several else row for row in kept]
+    return table_of(kept, reader, notes)

@@ -3,26 +3,24 @@
 Of a folder the files that end in .dcm or .dicom count, and those without an ending that begin as DICOM does. A
 list may have a column `frame` (from 1 on) that names one frame of a file. Images of one file are a group, or
 those with the same value of the element `group_by` (PatientID, StudyInstanceUID): a hash of the value is kept,
-not the value; whoever has a list of all values could match them. The value of `source_tag` (Manufacturer) is kept
+not the value; anyone with a list of all values could match them. The value of `source_tag` (Manufacturer) is kept
 as it is.
 """
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from endocil.data.dicom import DicomReader, Window, count_frames, pydicom, read_header
+from endocil.data.dicom import SUFFIXES, DicomReader, Window, count_frames, pydicom, read_header
 from endocil.data.lists import Row, read_data_list
 from endocil.data.table import ImageTable, UnreadableImageError
-from endocil.datasets.csv import table_of, without_repeats
+from endocil.datasets.csv import table_without_repeats
 from endocil.datasets.folder import ClassFrom, find_files, with_classes
 from endocil.errors import SettingsError
 from endocil.io.files import refuse_special
 from endocil.io.walk import is_hidden
-
-SUFFIXES = (".dcm", ".dicom")
 
 
 def load(
@@ -44,56 +42,31 @@ def load(
     frame_column: str | None = None,
 ) -> ImageTable:
     """The frames of all DICOM files below `root`, or of those that the list `file` names."""
-    tags = _Tags(
-        None if group_by == "file" else _checked_keyword("group_by", group_by),
-        _checked_keyword("source_tag", source_tag),
-    )
+    group_tag = None if group_by == "file" else group_by
+    for option, tag in (("group_by", group_tag), ("source_tag", source_tag)):
+        if tag is not None and pydicom().datadict.tag_for_keyword(tag) is None:
+            raise SettingsError(
+                f"data.{option} is '{tag}', which is not a DICOM keyword; "
+                f"expected one such as PatientID or Manufacturer"
+            )
+    rows: Sequence[Row]
+    notes: tuple[str, ...] = ()
     if file is not None:
-        columns = {
-            "path": path_column,
-            "label": label_column,
-            "group": group_column,
-            "source": source_column,
-            "split": split_column,
-            "task": task_column,
-            "frame": frame_column,
-        }
+        columns = (path_column, label_column, group_column, source_column, split_column, task_column, frame_column)
         listing, top, rows = read_data_list(file, root, columns, absolute_paths=absolute_paths)
-        notes = list[str]()
     elif root is not None:
         classified = with_classes(find_files(root, "DICOM file", _is_dicom), class_from)
         top = listing = classified.top
-        rows, notes = [Row(path, label) for path, label in classified.files], list(classified.notes)
+        rows, notes = classified.rows, classified.notes
     else:
-        raise SettingsError(
-            "data.root and data.file are not set; give the folder of the DICOM files or a list"
-        )
-    frames = [frame for row in rows for frame in _frames(top, row, tags)]
-    kept, repeated = without_repeats(listing, frames, double_labels)
-    unknown = sum(not row.group for row in kept)
-    if tags.group and unknown:
-        notes.append(f"{unknown} images do not have {group_by} and belong to no group.")
-    return table_of(kept, DicomReader(top, window), [*notes, *repeated])
-
-
-@dataclass(frozen=True)
-class _Tags:
-    """The elements to read from the headers."""
-
-    group: str | None
-    source: str | None
-
-    @property
-    def names(self) -> list[str]:
-        return [name for name in (self.group, self.source) if name]
-
-
-def _checked_keyword(option: str, name: str | None) -> str | None:
-    if name is not None and pydicom().datadict.tag_for_keyword(name) is None:
-        raise SettingsError(
-            f"data.{option} is '{name}', which is not a DICOM keyword; expected one such as PatientID or Manufacturer"
-        )
-    return name
+        raise SettingsError("data.root and data.file are not set; give the folder of the DICOM files or a list")
+    frames = [frame for row in rows for frame in _frames(top, row, group_tag, source_tag)]
+    table = table_without_repeats(listing, frames, DicomReader(top, window), double_labels, notes)
+    ungrouped = table.groups.count("")
+    if group_tag and ungrouped:
+        note = f"{ungrouped} images do not have {group_by} and belong to no group."
+        table = replace(table, notes=(*table.notes, note))
+    return table
 
 
 def _is_dicom(path: Path) -> bool:
@@ -111,28 +84,26 @@ def _is_dicom(path: Path) -> bool:
         return False
 
 
-def _frames(top: Path, row: Row, tags: _Tags) -> Sequence[Row]:
+def _frames(top: Path, row: Row, group_tag: str | None, source_tag: str | None) -> list[Row]:
     """A row for each frame of a file. An unreadable one stays one image, and is reported when it is decoded."""
     path = top / row.path
     try:
-        header = read_header(path, tags.names)
+        header = read_header(path, [tag for tag in (group_tag, source_tag) if tag])
         n = count_frames(path, header)
     except UnreadableImageError:
         return [row]
-    source = row.source or (_text(header.get(tags.source)) if tags.source else "")
-    whole = replace(row, source=source, group=row.group or _group(header, row.path, tags))
+    group, source = row.group, row.source
+    if not group and group_tag is None:
+        group = row.path
+    elif not group and (value := _text(header, group_tag)):
+        group = hashlib.sha256(f"{group_tag}\0{value}".encode()).hexdigest()[:16]
+    whole = replace(row, group=group, source=source or _text(header, source_tag))
     if n == 1 and row.frame in (-1, 1):
         return [whole]  # a frame that does not exist is reported when it is read
     numbers = [row.frame] if row.frame >= 0 else range(1, n + 1)
     return [replace(whole, path=f"{row.path}#{number}", frame=number) for number in numbers]
 
 
-def _group(header: object, path: str, tags: _Tags) -> str:
-    if tags.group is None:
-        return path
-    value = _text(getattr(header, tags.group, None))
-    return hashlib.sha256(f"{tags.group}\0{value}".encode()).hexdigest()[:16] if value else ""
-
-
-def _text(value: object) -> str:
+def _text(header: Any, tag: str | None) -> str:
+    value = header.get(tag) if tag else None
     return "" if value is None else str(value).strip()

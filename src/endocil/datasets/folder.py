@@ -1,16 +1,14 @@
 """Image folders: the class of an image is the first folder on the way to it, or the last one."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from posixpath import commonpath, dirname
 from typing import Literal
 
-import numpy as np
-
 from endocil.data.decode import FileReader
-from endocil.data.lists import read_groups
+from endocil.data.lists import Row, read_groups, table_of
 from endocil.data.table import ImageTable
 from endocil.errors import DataError, SettingsError
 from endocil.io.files import expand
@@ -22,11 +20,12 @@ ClassFrom = Literal["first", "leaf"]
 def load(*, root: str, class_from: ClassFrom = "first", groups: str | None = None) -> ImageTable:
     """All images below `root`; `groups` is a list (path, group) of images that belong together."""
     images = with_classes(_find_images(root), class_from)
-    ids = [image_id for image_id, _ in images.files]
-    group_of: Sequence[str] = ()
+    rows = images.rows
     if groups is not None:
+        ids = [row.path for row in rows]
         group_of = read_groups(expand(groups, "data.groups"), "data.groups", ids, images.below)
-    return _table(images.top, images.files, group_of, images.notes)
+        rows = [replace(row, group=group) for row, group in zip(rows, group_of, strict=True)]
+    return table_of(rows, FileReader(images.top), images.notes)
 
 
 def load_any(*, root: str, class_from: ClassFrom | None = None, groups: str | None = None) -> ImageTable:
@@ -39,13 +38,13 @@ def load_any(*, root: str, class_from: ClassFrom | None = None, groups: str | No
         return load(root=root, class_from=class_from or "first", groups=groups)
     if not tree.places:
         name = tree.top.resolve().name or "images"
-        return _table(tree.top, [(path, name) for path in sorted(tree.files)])
+        return table_of([Row(path, name) for path in sorted(tree.files)], FileReader(tree.top))
     first = {place.split("/")[0] for place in tree.places}
     leaves = [place.split("/")[-1] for place in tree.places]
     wrapped = len(first) == 1 and len(set(leaves)) == len(leaves)
     tree.empty, tree.folders = [], sorted(first)  # here a folder without images is not an empty class
     images = with_classes(tree, "leaf" if wrapped else "first")
-    return _table(images.top, images.files, notes=images.notes)
+    return table_of(images.rows, FileReader(images.top), images.notes)
 
 
 @dataclass
@@ -72,7 +71,7 @@ class ClassifiedFiles:
 
     top: Path
     below: str  # the folders from the given folder to `top`, as `a/b/`, or ""
-    files: tuple[tuple[str, str], ...]  # (path below top, class), sorted
+    rows: list[Row]  # sorted by path, which begins below `top`
     notes: tuple[str, ...]
 
 
@@ -81,9 +80,7 @@ def find_files(root: str, kind: str, is_of_kind: Callable[[Path], bool]) -> File
     top = expand(root, "data.root")
     if not top.is_dir():
         problem = "is not a folder" if top.exists() else "does not exist"
-        raise DataError(
-            f"data.root = '{root}' {problem}; give the folder of the {kind}s by --set data.root=FOLDER"
-        )
+        raise DataError(f"data.root = '{root}' {problem}; give the folder of the {kind}s by --set data.root=FOLDER")
     tree = FileTree(top, kind)
     for place in walk(tree.top):
         here = "/".join(place.parts)
@@ -108,48 +105,30 @@ def with_classes(tree: FileTree, class_from: ClassFrom) -> ClassifiedFiles:
     if class_from == "leaf" and tree.places:  # without the folders that all class folders are in
         common = commonpath([dirname(place) for place in tree.places])
         below = f"{common}/" if common else ""
-    class_of = _classes_by_leaf(tree, below) if class_from == "leaf" else _classes_by_first(tree)
-    files = sorted(
-        (path.removeprefix(below), class_of[dirname(path)]) for path in tree.files if dirname(path)
-    )
-    return ClassifiedFiles(tree.top / below, below, tuple(files), _notes(tree, len(files)))
-
-
-def _classes_by_first(tree: FileTree) -> dict[str, str]:
-    """Folder that holds files -> its class."""
-    class_of = {place: place.split("/")[0] for place in tree.places}
-    if not tree.folders:
-        raise DataError(f"data.root {tree.top} has no folders; expected one folder of {tree.kind}s per class")
-    _refuse_empty(tree, sorted(set(tree.folders) - set(class_of.values()) - set(tree.repeated)))
-    return class_of
-
-
-def _classes_by_leaf(tree: FileTree, below: str) -> dict[str, str]:
-    class_of = {place: place.split("/")[-1] for place in tree.places}
-    if not class_of:
-        raise DataError(
-            f"data.root {tree.top} has no folder with {tree.kind}s; "
-            f"expected one folder of {tree.kind}s per class"
-        )
-    _refuse_empty(tree, [place for place in tree.empty if place.startswith(below)])
-    first: dict[str, str] = {}
-    for place, name in class_of.items():
-        if name in first:
-            raise DataError(
-                f"the class '{name}' is there twice below {tree.top}: {first[name]} and {place}; "
-                f"rename one of the folders, or move the {tree.kind}s together"
-            )
-        first[name] = place
-    return class_of
-
-
-def _refuse_empty(tree: FileTree, empty: list[str]) -> None:
+    class_of = {place: place.split("/")[-1 if class_from == "leaf" else 0] for place in tree.places}
+    if not (class_of if class_from == "leaf" else tree.folders):
+        problem = f"no folder with {tree.kind}s" if class_from == "leaf" else "no folders"
+        raise DataError(f"data.root {tree.top} has {problem}; expected one folder of {tree.kind}s per class")
+    if class_from == "leaf":
+        empty = [place for place in tree.empty if place.startswith(below)]
+        first: dict[str, str] = {}
+        for place, name in class_of.items():  # two folders of one name may be two classes
+            if first.setdefault(name, place) != place:
+                raise DataError(
+                    f"the class '{name}' is there twice below {tree.top}: {first[name]} and {place}; "
+                    f"rename one of the folders, or move the {tree.kind}s together"
+                )
+    else:
+        empty = sorted(set(tree.folders) - set(class_of.values()) - set(tree.repeated))
     if empty:
         listed = ", ".join(empty[:5]) + (", ..." if len(empty) > 5 else "")
         raise DataError(
             f"no {tree.kind} in {len(empty)} class folder(s) of {tree.top}: {listed}; "
             f"put {tree.kind}s there or remove the folder(s)"
         )
+    paths = sorted(path for path in tree.files if dirname(path))
+    rows = [Row(path.removeprefix(below), class_of[dirname(path)]) for path in paths]
+    return ClassifiedFiles(tree.top / below, below, rows, _notes(tree, len(rows)))
 
 
 def _notes(tree: FileTree, n_classified: int) -> tuple[str, ...]:
@@ -169,19 +148,3 @@ def _notes(tree: FileTree, n_classified: int) -> tuple[str, ...]:
 
 def _find_images(root: str) -> FileTree:
     return find_files(root, "image", lambda path: is_image(path.name))
-
-
-def _table(
-    top: Path, files: Sequence[tuple[str, str]], groups: Sequence[str] = (), notes: Sequence[str] = ()
-) -> ImageTable:
-    classes = tuple(sorted({name for _, name in files}))
-    label = {name: number for number, name in enumerate(classes)}
-    return ImageTable(
-        ids=tuple(image_id for image_id, _ in files),
-        labels=np.array([label[name] for _, name in files], np.int64),
-        classes=classes,
-        reader=FileReader(top),
-        groups=tuple(groups) or ("",) * len(files),
-        sources=("",) * len(files),
-        notes=tuple(notes),
-    )

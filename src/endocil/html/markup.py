@@ -1,15 +1,14 @@
 """Pages from Jinja2 templates. Every value is escaped by the template, so that a class called `<b>"x"` stays a name.
 
-A room with a page has `templates/page.html`, which extends `base.html` of this room, and may have `assets/page.css`
-and `assets/page.js`. A page is one file: style and script stand inside it, named by their hashes in its content
-security policy, and nothing else may run or be loaded."""
+A subpackage with a page has `templates/page.html`, which extends `base.html` of this one, and may have
+`assets/page.css` and `assets/page.js`. A page is one file: style and script stand inside it, named by their hashes in
+its content security policy, and nothing else may run or be loaded."""
 
 import base64
 import hashlib
 import io
 import math
 import re
-from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -23,31 +22,27 @@ SHADES = "".join(f".v{n}{{--v:{n}}}" for n in range(101))
 
 
 def render_page(package: str, **context: Any) -> str:
-    """The page of a room. Bytes of file names that are no UTF-8 become question marks."""
+    """The page of a subpackage. Bytes of file names that are no UTF-8 become question marks."""
     style = asset("endocil.html", "style.css") + asset(package, "page.css") + SHADES
-    page = _environment(package).get_template("page.html")
+    page = environment(package).get_template("page.html")
     text = page.render(style=Markup(style), script=Markup(asset(package, "page.js")), **context)
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
 @cache
-def _environment(package: str) -> Environment:
+def environment(package: str) -> Environment:
     loaders = [PackageLoader(name, "templates") for name in (package, "endocil.html")]
     environment = Environment(
-        loader=ChoiceLoader(loaders),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
+        loader=ChoiceLoader(loaders), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters |= {"policy_hash": policy_hash, "number": number, "code": code}
+    environment.filters |= {"policy_hash": policy_hash, "number": number, "code": code, "subscripted": subscripted}
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment
 
 
 @cache
 def asset(package: str, name: str) -> str:
-    """A style sheet or script of a room; empty where it has none."""
+    """A style sheet or script of a subpackage; empty where it has none."""
     file = resources.files(package).joinpath("assets", name)
     return file.read_text("utf-8") if file.is_file() else ""
 
@@ -64,13 +59,9 @@ def number(value: float | None, decimals: int = 1) -> str:
     return f"{round(value, decimals) + 0.0:,.{decimals}f}"
 
 
-def subscripted(text: str, names: Iterable[str]) -> Markup:
-    """A text in which these names, such as Acc_last, have their end as a small word below the line."""
-    marked = escape(text)
-    for name in names:
-        stem, _, end = name.partition("_")
-        marked = marked.replace(name, Markup("{}<sub>{}</sub>").format(stem, end) if end else Markup(name))
-    return marked
+def subscripted(text: str) -> Markup:
+    """A text in which names of metrics, such as Acc_last, have their end as a small word below the line."""
+    return Markup(re.sub(r"\b(Acc|F1)_(last|avg)\b", r"\1<sub>\2</sub>", str(escape(text))))
 
 
 def jpeg_uri(pixels: Any, side: int, quality: int = 85) -> str:

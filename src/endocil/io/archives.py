@@ -1,6 +1,6 @@
 """Archives of images (zip, tar, tar.gz): extracted once, into a folder of the cache, and never a file outside it.
 
-Of an archive come out images, label files and archives inside it, each into a folder of its name. An archive is not
+Only images, label files and nested archives are extracted, each archive into a folder of its name. An archive is not
 trusted: names, number of files, bytes, compression and depth are limited, whatever its headers claim.
 """
 
@@ -17,8 +17,7 @@ import tarfile
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -28,11 +27,11 @@ from endocil.io.files import (
     cache_folder,
     filling_folder,
     free_bytes,
+    lock,
     refuse_special,
     temporaries_beside,
     write_json,
 )
-from endocil.io.locks import lock
 from endocil.io.walk import archive_stem, file_kind, is_archive, is_hidden, is_image, is_label_file
 
 RULES = "extraction rules 1"  # raise it when the same archive gives another folder
@@ -40,12 +39,9 @@ RECORD = ".endocil-archive.json"  # is in every extracted folder
 CHUNK = 2**20
 
 Progress = Callable[[int, int], None]  # (bytes of the archive done, bytes in all)
-_Report = Callable[[float], None]  # the fraction that is done
 
 _AGAIN = "download it again, or extract it with another program and give the folder"
-_UNTRUSTED = (
-    "no sound data set has such a name: do not extract it, and get the data set from its official page"
-)
+_UNTRUSTED = "no sound data set has such a name: do not extract it, and get the data set from its official page"
 _DAMAGED = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, struct.error, EOFError),
     *(ValueError, LookupError, RuntimeError, ArithmeticError, MemoryError),  # from headers that make no sense
@@ -64,9 +60,10 @@ class Limits:
 
     def check(self, size: int, compressed: int, subject: str) -> None:
         if size > self.any_ratio and size > self.ratio * max(compressed, 1):
-            raise _RefusedError(
-                f"holds {subject} of {size:,} bytes in {compressed:,}, more than {self.ratio} times"
-            )
+            raise _RefusedError(f"holds {subject} of {size:,} bytes in {compressed:,}, more than {self.ratio} times")
+        self.check_total(size)
+
+    def check_total(self, size: int) -> None:
         if size > self.total:
             raise _RefusedError(f"holds more than the {self.total:,} bytes that are accepted")
 
@@ -81,21 +78,16 @@ class Extracted:
 
 
 def extract(
-    archive: Path,
-    folder: Path | None = None,
-    *,
-    progress: Progress | None = None,
-    limits: Limits | None = None,
+    archive: Path, folder: Path | None = None, *, progress: Progress | None = None, limits: Limits | None = None
 ) -> Extracted:
     """The folder with the images of an archive (by default in the cache): extracted now, or by an earlier call."""
     digest = _digest(archive)
     place = folder or cache_folder() / "archives" / f"{archive_stem(archive.name)[:60]}-{digest}"
-    earlier = _earlier(place, digest)
-    if earlier is not None:
+    if earlier := _earlier(place, digest):
         return earlier
-    with _locked(archive) as (file, alone):
-        earlier = _earlier(place, digest)  # by another process, for which this one has waited
-        if earlier is not None:
+    with open(archive, "rb") as file:
+        alone = lock(file) == "held"  # the lock is on the archive itself; not every file system has locks
+        if earlier := _earlier(place, digest):  # by another process, for which this one has waited
             return earlier
         if alone:  # then no other extraction of this archive is at work: these were killed
             for left in temporaries_beside(place):
@@ -104,30 +96,27 @@ def extract(
             shutil.rmtree(place, ignore_errors=True)  # files were deleted from the cache: extract again
         elif folder.is_dir() and any(folder.iterdir()):
             raise DataError(f"{folder} is not empty and does not hold {archive.name}; choose a new folder")
-        job = _Extraction(archive, limits or Limits())
         size = archive.stat().st_size
+        position = 0
+
+        def report() -> None:
+            nonlocal position
+            position = max(position, file.tell())  # the files of a zip may stand in any order
+            if progress is not None:
+                progress(position, size)
+
+        job = _Extraction(archive, limits or Limits(), report)
         try:
             with filling_folder(place) as temporary:
-                job.unpack(
-                    file, temporary, 0, lambda done: progress(int(done * size), size) if progress else None
-                )
-                facts = {"digest": digest, "files": job.files, "left_out": job.left_out}
-                write_json(temporary / RECORD, facts)
+                job.unpack(file, temporary, 0)
+                write_json(temporary / RECORD, {"digest": digest, "files": job.files, "left_out": job.left_out})
         except EndocilError:
-            earlier = _earlier(place, digest)  # by another process, where the file system has no locks
-            if earlier is None:
-                raise
-            return earlier
+            if earlier := _earlier(place, digest):  # by another process, where the file system has no locks
+                return earlier
+            raise
+        if progress is not None:
+            progress(size, size)
         return Extracted(place, job.files, job.left_out)
-
-
-@contextmanager
-def _locked(archive: Path) -> Iterator[tuple[IO[bytes], bool]]:
-    """The archive, open, once no other process extracts it: the lock is on the archive itself.
-
-    With it, whether the lock is held: not every file system has locks."""
-    with open(archive, "rb") as file:
-        yield file, lock(file) == "held"
 
 
 def _digest(archive: Path) -> str:
@@ -169,26 +158,24 @@ class _Extraction:
 
     archive: Path
     limits: Limits
+    report: Callable[[], None]  # is called after each file
     files: int = 0  # written
     n_seen: int = 0  # files in the archives, written or not
     written: int = 0  # bytes
     left_out: Counter[str] = field(default_factory=Counter)
 
-    def unpack(self, file: IO[bytes], into: Path, depth: int, report: _Report) -> None:
-        with self._one_line_errors():
+    def unpack(self, file: IO[bytes], into: Path, depth: int) -> None:
+        try:
             start = file.read(512)
             file.seek(0)
             if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-                self._unpack_zip(file, into, depth, report)
+                self._unpack_zip(file, into, depth)
             elif start.startswith(b"\x1f\x8b") or start[257:262] == b"ustar":
-                self._unpack_tar(file, start.startswith(b"\x1f\x8b"), into, depth, report)
+                self._unpack_tar(file, start.startswith(b"\x1f\x8b"), into, depth)
             else:
-                raise _RefusedError("is no zip, tar or tar.gz archive, holds one that is none, or is damaged")
-
-    @contextmanager
-    def _one_line_errors(self) -> Iterator[None]:
-        try:
-            yield
+                raise _RefusedError(
+                    "is not a zip, tar or tar.gz archive, contains a file that claims to be one, or is damaged"
+                )
         except _RefusedError as error:
             raise DataError(f"the archive {self.archive} {error}; {error.way_out}") from error
         except EndocilError:  # from an archive inside, which is reported already
@@ -201,38 +188,27 @@ class _Extraction:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise DataError(f"the archive {self.archive} is damaged ({reason}); {_AGAIN}") from error
 
-    def _unpack_zip(self, file: IO[bytes], into: Path, depth: int, report: _Report) -> None:
+    def _unpack_zip(self, file: IO[bytes], into: Path, depth: int) -> None:
         with zipfile.ZipFile(file) as archive:
-            entries = [entry for entry in archive.infolist() if not entry.is_dir()]
-            chosen = [entry for entry in entries if self._is_taken(entry.filename, _is_special(entry))]
-            for entry in chosen:
-                self._check_zip_entry(entry)
+            chosen = []
+            for entry in archive.infolist():
+                special = stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG)
+                if entry.is_dir() or not self._is_taken(entry.filename, special):
+                    continue
+                chosen.append(entry)
+                if entry.flag_bits & 1:
+                    raise _RefusedError("is encrypted")
+                if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    raise _RefusedError(f"is compressed by method {entry.compress_type}, which is not supported")
+                self.limits.check(entry.file_size, entry.compress_size, "a file")
             # an archive inside needs space for its copy, and at least as much for its files
             self._check_space(into, sum(e.file_size * (1 + is_archive(e.filename)) for e in chosen))
-            total, done = sum(entry.file_size for entry in chosen) or 1, 0
             for entry in chosen:
-                start, length = done / total, entry.file_size / total
                 with archive.open(entry) as source:
-                    self._write(
-                        source,
-                        entry.filename,
-                        into,
-                        depth,
-                        lambda part, start=start, length=length: report(start + part * length),  # type: ignore[misc]
-                    )
-                done += entry.file_size
-                report(done / total)
+                    self._write(source, entry.filename, into, depth)
 
-    def _check_zip_entry(self, entry: zipfile.ZipInfo) -> None:
-        if entry.flag_bits & 1:
-            raise _RefusedError("is encrypted")
-        if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-            raise _RefusedError(f"is compressed by method {entry.compress_type}, which is not supported")
-        self.limits.check(entry.file_size, entry.compress_size, "a file")
-
-    def _unpack_tar(self, file: IO[bytes], zipped: bool, into: Path, depth: int, report: _Report) -> None:
-        size = os.fstat(file.fileno()).st_size
-        self._check_space(into, size)  # how much a tar.gz holds shows only while it is read
+    def _unpack_tar(self, file: IO[bytes], zipped: bool, into: Path, depth: int) -> None:
+        self._check_space(into, os.fstat(file.fileno()).st_size)  # how much a tar.gz holds shows only while it is read
         stream = _MeteredStream(gzip.GzipFile(fileobj=file) if zipped else file, file, self.limits)  # type: ignore[arg-type]
         # as a stream: tarfile then never seeks back, whatever the headers claim
         with tarfile.open(fileobj=stream, mode="r|", bufsize=CHUNK // 2) as archive:  # type: ignore[call-overload]
@@ -241,8 +217,7 @@ class _Extraction:
                 special = not entry.isreg() or entry.issparse()
                 if not entry.isdir() and self._is_taken(entry.name, special):
                     entry = tarfile.data_filter(entry, os.fspath(into))
-                    self._write(archive.extractfile(entry), entry.name, into, depth, lambda part: None)
-                report(file.tell() / size)
+                    self._write(archive.extractfile(entry), entry.name, into, depth)
             if not stream.ended_at(archive.offset):
                 raise tarfile.ReadError("unexpected end of data")
             while stream.read(CHUNK):  # so that the checksum at the end of a tar.gz is compared
@@ -264,7 +239,7 @@ class _Extraction:
         self.left_out[kind] += 1
         return False
 
-    def _write(self, source: IO[bytes], name: str, into: Path, depth: int, report: _Report) -> None:
+    def _write(self, source: IO[bytes], name: str, into: Path, depth: int) -> None:
         """One file; an archive is extracted in turn, into a folder of its name."""
         path = into.joinpath(*_safe_parts(name))
         try:
@@ -272,10 +247,7 @@ class _Extraction:
             with open(path, "xb") as target:
                 while chunk := source.read(CHUNK):
                     self.written += len(chunk)
-                    if self.written > self.limits.total:
-                        raise _RefusedError(
-                            f"holds more than the {self.limits.total:,} bytes that are accepted"
-                        )
+                    self.limits.check_total(self.written)
                     target.write(chunk)
         except (FileExistsError, NotADirectoryError):
             self.left_out["repeated name"] += 1
@@ -289,12 +261,13 @@ class _Extraction:
             raise
         if not is_archive(path.name):
             self.files += 1
+            self.report()
             return
         if depth + 1 > self.limits.depth:
             raise _RefusedError(f"holds archives more than {self.limits.depth} deep in each other")
         inner = path.rename(path.with_name(f".{path.name}"))  # the folder gets its name
         with open(inner, "rb") as file:
-            self.unpack(file, path.with_name(archive_stem(path.name)), depth + 1, report)
+            self.unpack(file, path.with_name(archive_stem(path.name)), depth + 1)
         inner.unlink()
 
     def _check_space(self, folder: Path, needed: int) -> None:
@@ -304,10 +277,6 @@ class _Extraction:
                 f"the archive {self.archive} needs {needed:,} bytes, but {free:,} are free in {folder.parent}; "
                 f"free some space, or set ENDOCIL_CACHE to another folder"
             )
-
-
-def _is_special(entry: zipfile.ZipInfo) -> bool:
-    return stat.S_IFMT(entry.external_attr >> 16) not in (0, stat.S_IFREG)
 
 
 def _safe_parts(name: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Files: read whole and safely, written whole or not at all.
+"""Files: safe reading, atomic writing, and locks.
 
 A file is written under a temporary name, flushed, then renamed: after a crash it is the old one or the new one.
 """
@@ -11,19 +11,23 @@ import os
 import re
 import shutil
 import stat
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Any
+from typing import IO, Any, Literal
+
+from filelock import lock_descriptor
 
 from endocil.errors import DataError, ResourceError, SettingsError
 
+LOCK_FILE = ".lock"  # in a folder that one process at a time works in
 LARGEST = 2**30  # bytes of a file that is read in one piece
-ENCODING, ENCODING_ERRORS = (
-    "utf-8",
-    "surrogateescape",
-)  # names of files that are no UTF-8 must survive a CSV file
+ENCODING, ENCODING_ERRORS = ("utf-8", "surrogateescape")  # names of files that are no UTF-8 must survive a CSV file
+
+
+Lock = Literal["held", "taken", "none"]
 
 
 class UnfitFileError(OSError):
@@ -47,6 +51,15 @@ def refuse_special(path: Path, status: os.stat_result | None = None) -> None:
         raise UnfitFileError(errno.EINVAL, "a pipe, a socket or a device, not a file", str(path))
 
 
+def refuse_existing(path: Path, *, force: bool | None = None) -> None:
+    """Results are never overwritten by accident. `force`: of the option --force; None where a command has none."""
+    if path.is_dir():
+        raise SettingsError(f"{path} is a folder; expected the name of a file")
+    if path.exists() and not force:
+        way_out = "" if force is None else ", or overwrite it with --force"
+        raise SettingsError(f"{path} exists already; choose another file with -o{way_out}")
+
+
 @contextmanager
 def replacing(path: Path, n_bytes: int) -> Iterator[Path]:
     """A temporary path beside `path` that takes its place when the block ends well, or else is removed.
@@ -57,19 +70,32 @@ def replacing(path: Path, n_bytes: int) -> Iterator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         os.replace(temporary, path)
-        _flush_folder(path.parent)
+        if os.name == "posix":  # only there can a folder be opened, and so be flushed
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
     except OSError as error:
-        raise _cannot_write(path, n_bytes, error) from error
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        way_out = "free some space" if full else "check that the folder may be written to"
+        with suppress(OSError):
+            way_out = f"{free_bytes(path.parent):,} bytes are free there; {way_out}"
+        reason = error.strerror or str(error)
+        raise ResourceError(
+            f"cannot write {path} ({n_bytes:,} bytes): {reason}; {way_out} or choose another folder"
+        ) from error
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
 
 
-def write_atomically(path: Path, data: bytes | str) -> None:
+def write_atomically(path: Path, *parts: bytes | memoryview | str) -> None:
     """Write the whole file or leave what was there; after a crash it is the old one or the new one."""
-    content = data.encode(ENCODING, ENCODING_ERRORS) if isinstance(data, str) else data
-    with replacing(path, len(content)) as temporary, open(temporary, "xb") as file:
-        file.write(content)
+    content = [part.encode(ENCODING, ENCODING_ERRORS) if isinstance(part, str) else part for part in parts]
+    with replacing(path, sum(map(len, content))) as temporary, open(temporary, "xb") as file:
+        for part in content:
+            file.write(part)
         flush(file)
 
 
@@ -85,9 +111,7 @@ def filling_folder(path: Path) -> Iterator[Path]:
         temporary.rename(path)
     except OSError as error:
         reason = error.strerror or error
-        raise ResourceError(
-            f"cannot write {path}: {reason}; nothing was left there, choose another folder"
-        ) from error
+        raise ResourceError(f"cannot write {path}: {reason}; nothing was left there, choose another folder") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -98,12 +122,20 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A comma-separated file with a header line."""
+    """A comma-separated file with a header line. Names may hold any character but NUL, also ends of lines."""
+    lines = [header, *rows]
+    text = _csv_text(lines, "\n")
+    if "\r" in text:  # the writer quotes ends of lines only if they are its own: so each line with them, then with ours
+        text = "".join(_csv_text([line], "\r\n").removesuffix("\r\n") + "\n" for line in lines)
+    if "\0" in text:
+        raise DataError(f"{path} cannot be written: a name in it holds the character NUL; rename that image or group")
+    write_atomically(path, text)
+
+
+def _csv_text(rows: Iterable[Sequence[object]], end: str) -> str:
     text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
-    write_atomically(path, text.getvalue())
+    csv.writer(text, lineterminator=end).writerows(rows)
+    return text.getvalue()
 
 
 def read_csv(path: Path, separators: str = ",", *, any_bytes: bool = True) -> list[dict[str, str]]:
@@ -175,55 +207,58 @@ def flush(file: io.BufferedWriter) -> None:
 
 
 def temporary_beside(path: Path) -> Path:
-    """A name of its own in the same folder, so that renaming it is atomic."""
+    """A unique name in the same folder, so that renaming it is atomic."""
     return path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex}.tmp")
 
 
 def temporaries_beside(path: Path) -> list[Path]:
-    """The temporary files and folders of this path that processes that were killed have left."""
+    """Temporary files and folders of this path left behind by killed processes."""
     form = re.compile(re.escape(f".{path.name[:100]}.") + r"[0-9a-f]{32}\.tmp")
     return sorted(left for left in path.parent.glob(".*.tmp") if form.fullmatch(left.name))
 
 
-def _flush_folder(folder: Path) -> None:
-    if os.name != "posix":  # only there can a folder be opened
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
+def lock(file: IO[Any], *, wait: bool = True) -> Lock:
+    """A lock on an open file, until it is closed or its process ends, however that happens.
+
+    Held from now on; taken: another process holds it and `wait` is false; none: the file system has no locks. The
+    classes of filelock open a path to write; here a caller may also probe the lock of a folder it cannot write to."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        return "held" if lock_descriptor(file.fileno(), blocking=wait) else "taken"
+    except OSError:
+        return "none"
 
 
-def _cannot_write(path: Path, n_bytes: int, error: OSError) -> ResourceError:
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    way_out = "free some space" if full else "check that the folder may be written to"
-    with suppress(OSError):
-        way_out = f"{free_bytes(path.parent):,} bytes are free there; {way_out}"
-    reason = error.strerror or str(error)
-    return ResourceError(
-        f"cannot write {path} ({n_bytes:,} bytes): {reason}; {way_out} or choose another folder"
-    )
+@contextmanager
+def locked(folder: Path, refusal: str, *, patience: float = 0.0) -> Iterator[None]:
+    """One process at a time works in this folder, where the system can lock files; others are refused.
+
+    `patience`: seconds to wait for a process that holds the lock."""
+    deadline = time.monotonic() + patience
+    with (folder / LOCK_FILE).open("ab") as file:
+        while lock(file, wait=False) == "taken":
+            if time.monotonic() >= deadline:
+                raise ResourceError(refusal)
+            time.sleep(0.1)
+        yield
 
 
 def cache_folder() -> Path:
-    """Where decoded images and extracted archives are kept by default."""
+    """Where decoded images, extracted archives and features are kept by default."""
     return Path(os.environ.get("ENDOCIL_CACHE") or "~/.cache/endocil").expanduser()
 
 
 def portable(value: Any) -> Any:
-    """The same value with each absolute path cut to its last name: a path says where, not what."""
+    """The same value with each absolute path cut to its last part, so that it can be published."""
     if isinstance(value, Mapping):
         return {key: portable(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [portable(item) for item in value]
-    return last_name(value) if isinstance(value, str) and _is_absolute(value) else value
+    if not isinstance(value, str):
+        return value
+    # runs come from other systems too, so both kinds of paths count on each of them
+    absolute = PurePosixPath(value).is_absolute() or PureWindowsPath(value).is_absolute() or value.startswith("~/")
+    return last_name(value) if absolute else value
 
 
 def last_name(path: str) -> str:
     return PureWindowsPath(path).name or path  # a Windows path understands both slashes
-
-
-def _is_absolute(text: str) -> bool:
-    # Runs come from other systems too, so both kinds of paths count on each of them.
-    return PurePosixPath(text).is_absolute() or PureWindowsPath(text).is_absolute() or text.startswith("~/")

@@ -1,4 +1,4 @@
-"""Which process of a launcher this is: known from the environment, before torch is loaded."""
+"""The rank of this process, read from the environment before torch is loaded."""
 
 import os
 
@@ -7,9 +7,9 @@ from endocil.errors import SettingsError
 PLACES = ("NODE_RANK", "LOCAL_RANK")  # without a launcher: of the machine, and of a process on it
 
 
-def leads() -> bool:
-    """Whether this process speaks and writes for all: known from the environment, before anything is set up."""
-    if "RANK" in os.environ:  # torchrun's number of a process among all
+def is_rank_zero() -> bool:
+    """Whether this process prints and writes for all of them."""
+    if "RANK" in os.environ:  # set by torchrun
         return os.environ["RANK"] == "0"
     if slurm_tasks() > 1:
         return os.environ.get("SLURM_PROCID", "0") == "0"
@@ -17,7 +17,7 @@ def leads() -> bool:
 
 
 def slurm_tasks() -> int:
-    """As many as srun has started: in a batch script without it there is one process, whatever the job may have."""
+    """How many processes srun has started; 1 in a batch script without srun, however many tasks the job has."""
     return environment_number("SLURM_STEP_NUM_TASKS")
 
 

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -17,7 +17,7 @@ _UNSHOWN = re.compile(f"[{CONTROL}\ud800-\udfff]")  # and bytes of names that ar
 
 
 def printable(text: str) -> str:
-    r"""The text on one line, with such characters as \n, \x1b or \udcff."""
+    r"""The text on one line; control characters and invalid bytes are shown as \n, \x1b or \udcff."""
     return _UNSHOWN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
@@ -33,27 +33,23 @@ def refuse_control(place: str, text: str) -> None:
 
 def refuse_control_in(place: str, value: Any) -> None:
     """The same for every key and text of a JSON value, however deep."""
-    for where, text in _texts(place, value):
-        refuse_control(where, text)
-
-
-def _texts(place: str, value: Any) -> Iterator[tuple[str, str]]:
-    left = [(place, value)]
-    while left:
-        where, one = left.pop()
+    remaining = [(place, value)]
+    while remaining:
+        where, one = remaining.pop()
         if isinstance(one, str):
-            yield where, one
+            refuse_control(where, one)
         elif isinstance(one, dict):
-            yield from ((f"{where}: a name", key) for key in one)
-            left += [(f"{where}.{printable(key)[:50]}"[-300:], inner) for key, inner in one.items()]
+            for key, inner in one.items():
+                refuse_control(f"{where}: a name", key)
+                remaining.append((f"{where}.{printable(key)[:50]}"[-300:], inner))
         elif isinstance(one, list | tuple):
-            left += [(f"{where}.{number}"[-300:], inner) for number, inner in enumerate(one)]
+            remaining += [(f"{where}.{number}"[-300:], inner) for number, inner in enumerate(one)]
 
 
 class Display:
     """Shows the events of a run: a bar with the time left on a terminal, plain lines otherwise.
 
-    The event `plan` tells how many image passes the run will train and how many are done."""
+    The event `plan` has the number of image passes of the run, and how many are done."""
 
     def __init__(self, console: Console, name: str) -> None:
         self.console, self.name = console, name
@@ -82,26 +78,18 @@ class Display:
             self.bar.stop()
 
     def __call__(self, record: dict[str, Any]) -> None:
-        show = {
-            "remarks": self._remarks,
-            "plan": self._plan,
-            "task": self._task,
-            "epoch": self._epoch,
-            "selection": self._selection,
-            "learned": self._learned,
-        }
-        show[record["event"]](record)
+        getattr(self, f"_on_{record['event']}")(record)
 
-    def _remarks(self, record: dict[str, Any]) -> None:
+    def _on_remarks(self, record: dict[str, Any]) -> None:
         for remark in record["remarks"]:
             self._print(f"note: {remark}")
 
-    def _plan(self, record: dict[str, Any]) -> None:
+    def _on_plan(self, record: dict[str, Any]) -> None:
         self.total, self.done = record["images"], record["done"]
         if self.bar is not None:
             self.bar.update(self.row, total=self.total, completed=self.done)
 
-    def _task(self, record: dict[str, Any]) -> None:
+    def _on_task(self, record: dict[str, Any]) -> None:
         classes = ", ".join(record["classes"])
         self._print(
             f"{self.name}  task {record['task']}: {classes}; {record['new']:,} new images, "
@@ -110,7 +98,7 @@ class Display:
         for note in record["notes"]:
             self._print(f"  note: {note}")
 
-    def _epoch(self, record: dict[str, Any]) -> None:
+    def _on_epoch(self, record: dict[str, Any]) -> None:
         self.done += record["images"]
         if not record.get("shared"):  # another run has spent that time
             self.measured += record["images"]
@@ -122,20 +110,18 @@ class Display:
             text, left_text = f"{self.name}  {where}", f"{duration(left)} left"
             self.bar.update(self.row, completed=self.done, description=text, left=left_text, losses=losses)
         elif (record["epoch"] + 1) % max(1, record["epochs"] // 4) == 0:
-            self._print(
-                f"  {where}: {losses}; {record['images_per_second']:.0f} images/s; {duration(left)} left"
-            )
+            self._print(f"  {where}: {losses}; {record['images_per_second']:.0f} images/s; {duration(left)} left")
 
-    def _selection(self, record: dict[str, Any]) -> None:
+    def _on_selection(self, record: dict[str, Any]) -> None:
         measured = ""
         if record["mmd2"] is not None:
             measured = f", squared MMD {record['mmd2']:.4f} (bound {record['bound']:.3f})"
         self._print(f"  kept {record['kept']} of {record['of']} {record['class']}{measured}")
 
-    def _learned(self, record: dict[str, Any]) -> None:
+    def _on_learned(self, record: dict[str, Any]) -> None:
         self._print(
-            f"  learned: {record['parameters']:,} parameters predict; "
-            f"at most {record['peak_megabytes']:,.0f} MB of memory so far"
+            f"  learned; {record['parameters']:,} parameters used for prediction; "
+            f"peak memory {record['peak_megabytes']:,.0f} MB"
         )
 
     def _print(self, text: str) -> None:
@@ -152,12 +138,12 @@ def duration(seconds: float) -> str:
 
 
 def plain_progress(console: Console, subject: str) -> Callable[[int, int], None]:
-    """Progress of counted work, such as decoding images: a line every few seconds."""
+    """Progress of counted work, such as decoding images: a line every few seconds while it lasts."""
     shown = time.monotonic()
 
     def progress(done: int, total: int) -> None:
         nonlocal shown
-        if time.monotonic() - shown > 3.0:
+        if done < total and time.monotonic() - shown > 3.0:
             shown = time.monotonic()
             console.print(f"  {subject}: {done:,} of {total:,} ({done / max(1, total):.0%})", highlight=False)
 

@@ -41,7 +41,7 @@ def file_kind(name: str) -> str:
 
 
 @dataclass(frozen=True)
-class Place:
+class Folder:
     """One folder; names are sorted, hidden folders left out."""
 
     path: str  # on the disk
@@ -51,34 +51,29 @@ class Place:
     known: bool = False  # a link to a folder that was visited already: its files do not count again
 
 
-def walk(top: Path) -> Iterator[Place]:
+def walk(top: Path) -> Iterator[Folder]:
     """Every folder below a folder, once. Links to folders are followed; cycles and second links to a folder are not.
 
     Real folders come before links, so that a link to a folder never takes its images away from it."""
+
+    def cannot_list(error: OSError) -> None:
+        raise DataError(f"cannot list the folder {error.filename}: {error.strerror}") from error
+
     visited: set[str] = set()
     home = os.path.realpath(top)
     waiting = [os.fspath(top)]
     while waiting:
         start = waiting.pop(0)
-        for path, folders, files in os.walk(start, onerror=_cannot_list):
+        for path, folders, files in os.walk(start, onerror=cannot_list):
             parts = () if path == os.fspath(top) else PurePath(path).relative_to(top).parts
             real = os.path.realpath(path)
-            if real in visited or (parts and _contains(real, home)):
+            if real in visited or (parts and os.path.join(home, "").startswith(os.path.join(real, ""))):
                 folders.clear()
-                yield Place(path, parts, (), (), known=True)
+                yield Folder(path, parts, (), (), known=True)
                 continue
             visited.add(real)
             names = sorted(name for name in folders if not is_hidden(name))
             links = [name for name in names if os.path.islink(os.path.join(path, name))]
             waiting += [os.path.join(path, name) for name in links]
             folders[:] = [name for name in names if name not in links]
-            yield Place(path, parts, tuple(names), tuple(sorted(files)))
-
-
-def _contains(folder: str, other: str) -> bool:
-    """Is `other` this folder, or somewhere below it?"""
-    return os.path.join(other, "").startswith(os.path.join(folder, ""))
-
-
-def _cannot_list(error: OSError) -> None:
-    raise DataError(f"cannot list the folder {error.filename}: {error.strerror}") from error
+            yield Folder(path, parts, tuple(names), tuple(sorted(files)))

@@ -1,21 +1,30 @@
 """From settings to what learns: a method on its backbone, an exemplar memory, an augmentation, a learner."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
-from endocil.data.augment import Augmentation
+from endocil.data.augment import Augmentation, Operation
+from endocil.data.augment_operations import OPERATIONS
+from endocil.data.cache import FEATURES
+from endocil.data.scenario import Task
 from endocil.datasets import DATASETS, RESERVED
-from endocil.learning.environment import processor
-from endocil.learning.events import Journal
+from endocil.errors import SettingsError
+from endocil.io.files import cache_folder
+from endocil.learning.events import Journal, processor
+from endocil.learning.feature_store import FeatureStore
 from endocil.learning.first_task import FirstTasks, digest_of
 from endocil.learning.learner import Learner
 from endocil.learning.memory import SELECTORS, ExemplarMemory, build_selector
+from endocil.learning.optimizers import build_optimizer, optimizer_class
 from endocil.methods import METHODS, RESERVED_OPTIONS, Method, build_method, method_class
 from endocil.methods.base import shared_schedule
-from endocil.networks import BACKBONES, build_backbone
+from endocil.networks import BACKBONES, build_backbone, is_frozen
+from endocil.networks import RESERVED_OPTIONS as RESERVED_BY_NETWORK
 from endocil.registry import check_options, options_of, resolve
 from endocil.settings.settings import Settings, TrainSettings
 
@@ -24,16 +33,18 @@ if TYPE_CHECKING:
 
 
 def complete(settings: Settings, *, data: bool = True) -> Settings:
-    """Write out every default that the named things bring, so that the recorded settings say it all.
+    """Fill in every default of the data set, backbone, selector and method, so that the recorded settings are complete.
 
-    `data`: of the data set too; a model that has learned does not need it any more."""
+    `data`: also those of the data set, which a loaded model does not need."""
     values = settings.model_dump(mode="json", exclude_none=True)
-    values["memory"].setdefault("select", method_class(settings.method.name).selects)
+    values["memory"].setdefault("select", method_class(settings.method.name).default_selector)
     if settings.memory.per_class is None and settings.memory.total is None:
         values["memory"]["per_class"] = 30  # the smallest buffer of EndoCIL's tables
-    if settings.scenario.increments is None and settings.scenario.tasks is None:
+    scenario = settings.scenario
+    if scenario.increments is None and scenario.tasks is None and scenario.first is scenario.increment is None:
         values["scenario"]["tasks"] = 5  # EndoCIL, Experimental Setting
     values["run"].setdefault("threads", torch.get_num_threads())
+    values["train"]["augment"] = [_complete_operation(one) for one in settings.train.augment]
     named: list[tuple[str, str, Mapping[str, Callable[..., Any]]]] = [
         ("data", "name", DATASETS),
         ("network", "backbone", BACKBONES),
@@ -42,8 +53,9 @@ def complete(settings: Settings, *, data: bool = True) -> Settings:
     ]
     for section, key, table in named if data else named[1:]:
         thing = resolve(f"{section}.{key}", values[section][key], table)
-        reserved = {"method": RESERVED_OPTIONS, "data": RESERVED}.get(section, ())
-        check_options(section, thing, getattr(settings, section).options, reserved=reserved)
+        reserved = {"method": RESERVED_OPTIONS, "data": RESERVED, "network": RESERVED_BY_NETWORK}.get(section, ())
+        given = getattr(settings, section)
+        check_options(section, thing, given.options, reserved=reserved, common=type(given).model_fields)
         for option, default in options_of(thing).items():
             if option not in reserved and isinstance(default, str | int | float | bool | tuple | list):
                 values[section].setdefault(option, default)
@@ -51,15 +63,17 @@ def complete(settings: Settings, *, data: bool = True) -> Settings:
 
 
 def build_learning(settings: Settings) -> tuple[Method, list[str]]:
-    """A fresh method on a fresh backbone."""
+    """A new method on a new backbone, and notes on its weights file."""
     backbone, notes = build_backbone(
         settings.network.backbone,
         seed=settings.seed,
         weights=settings.network.weights,
         freeze=settings.network.freeze,
+        size=settings.data.size,
         options=settings.network.options,
     )
     train = settings.train
+    refuse_without_effect(settings, backbone)
     schedule = shared_schedule(
         epochs=train.epochs,
         learning_rate=train.learning_rate,
@@ -69,14 +83,79 @@ def build_learning(settings: Settings) -> tuple[Method, list[str]]:
         batch_size=train.batch_size,
         weight_decay=train.weight_decay,
         first_weight_decay=train.first_weight_decay,
+        cosine=train.schedule == "cosine",
+        warmup=train.warmup,
+        optimizer=train.optimizer,
+        optimizer_options=train.optimizer_options,
+        backbone_factor=train.backbone_factor,
+        clip_gradients=train.clip_gradients,
     )
+    build_optimizer(
+        schedule(Task(0, 0, 1)), [{"params": [nn.Parameter(torch.zeros(1))]}]
+    )  # refused before anything runs
     options = settings.method.options
-    method = build_method(settings.method.name, backbone, options, schedule=schedule, seed=settings.seed)
+    method = build_method(
+        settings.method.name,
+        backbone,
+        options,
+        schedule=schedule,
+        seed=settings.seed,
+        label_smoothing=train.label_smoothing,
+        mixup=train.mixup,
+    )
     return method, notes
 
 
+REPLACED = ("schedule", "warmup", "optimizer", "optimizer_options", "backbone_factor", "clip_gradients")
+
+
+def refuse_without_effect(settings: Settings, backbone: nn.Module) -> None:
+    """Settings of training that would do nothing beside others."""
+    train, usual = settings.train, TrainSettings()
+    changed = [f"train.{key}" for key in REPLACED if getattr(train, key) != getattr(usual, key)]
+    if settings.method.options.get("native_schedule") and changed:
+        raise SettingsError(
+            f"method.native_schedule takes the authors' schedule with SGD, so that {', '.join(changed)} would do "
+            f"nothing; leave out the one or the other"
+        )
+    takes = inspect.signature(optimizer_class(train.optimizer)).parameters
+    if train.momentum != usual.momentum and "momentum" not in takes:
+        raise SettingsError(
+            f"train.momentum is {train.momentum}, but train.optimizer '{train.optimizer}' has no momentum; leave it "
+            f"out, or set what it has in train.optimizer_options"
+        )
+    if train.backbone_factor != 1.0 and is_frozen(backbone):
+        raise SettingsError(
+            f"train.backbone_factor is {train.backbone_factor}, but network.freeze lets nothing of the backbone learn; "
+            f"leave out the one or the other"
+        )
+
+
 def build_augmentation(train: TrainSettings) -> Augmentation:
-    return Augmentation(flip=train.flip, brightness=train.brightness, crop=train.crop)
+    operations = tuple(
+        Operation(one["name"], {key: value for key, value in one.items() if key != "name"})
+        for one in map(_named, train.augment)
+    )
+    return Augmentation(flip=train.flip, brightness=train.brightness, crop=train.crop, operations=operations)
+
+
+def _named(operation: str | Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": operation} if isinstance(operation, str) else dict(operation)
+
+
+def _complete_operation(operation: str | Mapping[str, Any]) -> dict[str, Any]:
+    """An operation of train.augment with every option written out; one that cannot work is refused."""
+    given = _named(operation)
+    name = given.pop("name", None)
+    if not isinstance(name, str):
+        raise SettingsError(f"train.augment has {operation!r}; expected a name, or a table with a name and options")
+    if name in ("flip", "brightness", "crop"):
+        raise SettingsError(f"train.augment names '{name}', which has a setting of its own: train.{name}")
+    function = resolve("train.augment", name, OPERATIONS)
+    check_options(f"train.augment '{name}'", function, given)
+    usual = {key: value for key, value in options_of(function).items() if isinstance(value, str | int | float)}
+    Operation(name, given)(torch.zeros(2, 16, 16, 3), torch.Generator(), slice(0, 2), 2)  # it refuses what it cannot do
+    return {"name": name, **usual, **given}
 
 
 def build_memory(settings: Settings) -> ExemplarMemory:
@@ -84,11 +163,7 @@ def build_memory(settings: Settings) -> ExemplarMemory:
     memory = settings.memory
     select = build_selector(memory.select or "mean", memory.options)
     return ExemplarMemory(
-        per_class=memory.per_class,
-        total=memory.total,
-        select=select,
-        size=settings.data.size,
-        seed=settings.seed,
+        per_class=memory.per_class, total=memory.total, select=select, size=settings.data.size, seed=settings.seed
     )
 
 
@@ -99,6 +174,7 @@ NO_BITS = {
         "checkpoint_seconds",
         "evaluate",
         "evaluation_batch",
+        "features",
         "first_tasks",
         "gallery",
         "held_out",
@@ -111,12 +187,7 @@ NO_BITS = {
 
 
 def build_learner(
-    settings: Settings,
-    method: Method,
-    memory: ExemplarMemory | None,
-    folder: Path,
-    fabric: "Fabric",
-    journal: Journal,
+    settings: Settings, method: Method, memory: ExemplarMemory | None, folder: Path, fabric: "Fabric", journal: Journal
 ) -> Learner:
     chosen = settings.run
     torch.set_num_threads(chosen.threads or torch.get_num_threads())
@@ -132,9 +203,12 @@ def build_learner(
         evaluation_batch=chosen.evaluation_batch,
         checkpoint_seconds=chosen.checkpoint_seconds,
         first_tasks=_first_tasks(settings, method),
+        features=FeatureStore(cache_folder() / FEATURES) if chosen.features else None,
         bits=settings.train.precision,
         accumulate=settings.train.accumulate,
+        mixup=settings.train.mixup,
         compiled=settings.train.compile,
+        recorded=settings.model_dump(mode="json", exclude_none=True),
     )
 
 

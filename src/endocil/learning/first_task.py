@@ -1,8 +1,8 @@
-"""The first task, trained once: methods that start alike take its network from a folder, to the same bits.
+"""The first task, trained once: methods that start alike load its network from a folder, bit for bit.
 
 A file is named after everything that decides those bits: code, images, network, schedule, seed, machine. It holds
-backbone and classifier after the phase, and what each epoch measured. One process trains, under a lock that dies
-with it; others wait and take the result. A method says by `Phase.shared` that its first task is alike.
+backbone and classifier after the phase, and what each epoch measured. One process trains, under a lock that ends
+with it; others wait and load the result. A method says by `Phase.shared` that its first task is alike.
 """
 
 import dataclasses
@@ -24,14 +24,14 @@ from torch import Tensor, nn
 from endocil.data.augment import Augmentation
 from endocil.data.batches import ImageSet
 from endocil.errors import EndocilError
-from endocil.io.files import write_atomically
-from endocil.io.locks import lock
+from endocil.io.files import lock, write_atomically
+from endocil.learning.optimizers import optimizer_class
 from endocil.methods.base import Method, Phase
 from endocil.networks import instruction_set
 
 PACKAGE = Path(__file__).parents[1]
 KNOWN = ("endocil", "torch", "abc", "builtins")  # where the bases of a method from outside come from
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -54,41 +54,46 @@ class FirstTasks:
 
     @contextmanager
     def of(
-        self, method: Method, phase: Phase, *, seed: int, augmentation: Augmentation, say: Say
-    ) -> Iterator["Place"]:
-        """The place of this first task; while this is open no other process trains it."""
+        self, method: Method, phase: Phase, *, seed: int, augmentation: Augmentation, log: Log
+    ) -> Iterator["StoredTask"]:
+        """The entry of this first task; while it is open, no other process trains it."""
         refuse_more_than_the_network(method, phase)
         schedule = phase.schedule
         decides = {
             **self.facts,
             "start": self.start,
-            "code": _code(method),
-            "machine": _machine(method.device),
+            "code": _code(
+                method,
+                optimizer_class(schedule.optimizer),
+                *(operation.function for operation in augmentation.operations),
+            ),
+            "machine": machine_of(method.device),
             "objective": phase.shared,
             "augmented": phase.augmented,
             "schedule": {**dataclasses.asdict(schedule), "milestones": schedule.milestone_epochs},
             "augmentation": dataclasses.asdict(augmentation),
             "seed": seed,
             "network": [repr(method.backbone), sorted(getattr(method.backbone, "frozen_stages", ()))],
+            "normalisation": dataclasses.asdict(method.normalisation),
             "classifier": repr(method.classifier),
             "images": _digest_of_images(phase.images),
         }
         key = hashlib.sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()
         self.folder.mkdir(parents=True, exist_ok=True)
         with (self.folder / f"{key}.lock").open("ab") as file:
-            _lock(file, say)
-            yield Place(self.folder / f"{key}.safetensors", say)
+            _lock(file, log)
+            yield StoredTask(self.folder / f"{key}.safetensors", log)
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where one first task is kept, or will be."""
+class StoredTask:
+    """The file of one first task, which may not exist yet."""
 
     path: Path
-    say: Say
+    log: Log
 
     def take(self) -> Trained | None:
-        """What is kept there; none where nothing is, or what is there is damaged or another's."""
+        """The stored first task; None if there is none, or it is damaged or belongs to another key."""
         if not self.path.exists():
             return None
         try:
@@ -99,7 +104,7 @@ class Place:
                 raise ValueError("its content is not what its name says")
             return Trained(state, header["epochs"])
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
-            self.say(f"the shared first task {self.path} cannot be used ({error}); it is trained anew")
+            self.log(f"the shared first task {self.path} cannot be used ({error}); it is trained again")
             return None
 
     def keep(self, method: Method, epochs: Sequence[dict[str, Any]]) -> None:
@@ -131,19 +136,17 @@ def _network(method: Method) -> dict[str, nn.Module]:
 
 def refuse_more_than_the_network(method: Method, phase: Phase) -> None:
     network = {parameter for module in _network(method).values() for parameter in module.parameters()}
-    if phase.shared and any(
-        parameter not in network for module in phase.train for parameter in module.parameters()
-    ):
+    if phase.shared and any(parameter not in network for module in phase.train for parameter in module.parameters()):
         raise EndocilError(
             f"{type(method).__name__} shares its phase '{phase.name}', which trains more than backbone and "
             f"classifier; leave Phase.shared empty"
         )
 
 
-def _lock(file: Any, say: Say) -> None:
+def _lock(file: Any, log: Log) -> None:
     """Wait until no other process trains this; where files cannot be locked, each trains for itself."""
     if lock(file, wait=False) == "taken":
-        say("another run is training the same first task; waiting for it")
+        log("another run is training the same first task; waiting for it")
         lock(file)
 
 
@@ -164,17 +167,27 @@ def _digest_of_images(images: ImageSet) -> str:
     return total.hexdigest()
 
 
-def _code(method: Method) -> str:
-    """Of the package. A method or backbone from outside shares with itself alone: its files and options count."""
-    bases = {base for one in (type(method), type(method.backbone)) for base in one.__mro__}
-    own = {base for base in bases if base.__module__.partition(".")[0] not in KNOWN}
-    total = hashlib.sha256(_package().encode())
-    for file in sorted({Path(inspect.getfile(base)) for base in own}):
-        total.update(file.name.encode() + file.read_bytes())
-    if type(method) in own:
+def _code(method: Method, *further: Any) -> str:
+    """A method from outside shares with itself alone: its options count too."""
+    code = code_of(type(method), type(method.backbone), *further)
+    if type(method) in _from_outside(type(method)):
         plain = {key: value for key, value in vars(method).items() if isinstance(value, str | int | float)}
-        total.update(f"{type(method)} {sorted(plain.items())}".encode())
+        code += f"{type(method)} {sorted(plain.items())}"
+    return code
+
+
+def code_of(*things: Any) -> str:
+    """A digest of the package, and of the files of classes and functions from outside."""
+    total = hashlib.sha256(_package().encode())
+    for file in sorted({Path(inspect.getfile(base)) for thing in things for base in _from_outside(thing)}):
+        total.update(file.name.encode() + file.read_bytes())
     return total.hexdigest()
+
+
+def _from_outside(thing: Any) -> set[Any]:
+    """A function, or a class and its bases, as far as they come from outside."""
+    bases = getattr(thing, "__mro__", (thing,))
+    return {base for base in bases if base.__module__.partition(".")[0] not in KNOWN}
 
 
 @functools.cache  # a process runs the code that it began with
@@ -190,8 +203,8 @@ def digest_of_code(folder: Path) -> str:
     return total.hexdigest()
 
 
-def _machine(device: torch.device) -> dict[str, Any]:
-    """What may choose another kernel, and with it another last digit."""
+def machine_of(device: torch.device) -> dict[str, Any]:
+    """What may select another kernel and change the last digit."""
     return {
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
@@ -199,5 +212,5 @@ def _machine(device: torch.device) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "matmul": torch.get_float32_matmul_precision(),
         "deterministic": torch.are_deterministic_algorithms_enabled(),
-        "cudnn": torch.backends.cudnn.version(),  # type: ignore[no-untyped-call]
+        "cudnn": torch.backends.cudnn.version(),
     }

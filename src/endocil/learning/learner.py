@@ -1,23 +1,27 @@
 """One step of learning: grow, train the phases, consolidate, choose exemplars, measure the class means."""
 
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from endocil.data.augment import Augmentation
 from endocil.data.batches import ImageSet
 from endocil.data.scenario import Task
 from endocil.learning.checkpoint import Checkpoint, Position, grow, save_checkpoint
 from endocil.learning.events import Journal
+from endocil.learning.feature_store import FeatureStore
+from endocil.learning.features import features_of
 from endocil.learning.first_task import FirstTasks, put_into
 from endocil.learning.memory import ExemplarMemory, update_memory
 from endocil.learning.numerics import Bits, Precision, refuse_not_finite
-from endocil.learning.parallel import agree, by_one, peak_megabytes
-from endocil.learning.training import Epoch, fit, momentum_of
+from endocil.learning.optimizers import state_of
+from endocil.learning.parallel import broadcast, on_rank_zero, peak_megabytes
+from endocil.learning.training import Epoch, fit
 from endocil.methods.base import Method, Phase, TaskData
-from endocil.networks import compile_backbones, share_batch_norm
+from endocil.networks import compile_backbones, sync_batch_norm
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,16 +45,21 @@ class Learner:
         evaluation_batch: int = 256,
         checkpoint_seconds: float = 30.0,
         first_tasks: FirstTasks | None = None,
+        features: FeatureStore | None = None,
         bits: Bits = "32",
         accumulate: int = 1,
+        mixup: float = 0.0,
         compiled: bool = False,
+        recorded: Mapping[str, Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.method, self.memory = method, memory
+        """`recorded`: the settings that it learns by, kept in every checkpoint."""
+        self.method, self.memory, self.recorded = method, memory, recorded
         self.folder, self.fabric, self.journal = folder, fabric, journal
         self.augmentation, self.seed = augmentation, seed
         self.evaluation_batch, self.checkpoint_seconds = evaluation_batch, checkpoint_seconds
         self.first_tasks, self.bits, self.accumulate, self.compiled = first_tasks, bits, accumulate, compiled
+        self.features, self.mixup = features, mixup
         self.clock, self.saved_at = clock, clock()
 
     def learn(
@@ -63,7 +72,7 @@ class Learner:
         licence: str = "",
         consent: str = "",
     ) -> None:
-        """Learn a task's new images; an unfinished checkpoint of this task says where to go on.
+        """Learn a task's new images, from its unfinished checkpoint if one is given.
 
         `classes`: the names of all classes seen once the task is learned. `licence` and `consent` are kept beside
         the images that become exemplars."""
@@ -72,7 +81,12 @@ class Learner:
             grow(self.method, task, self.fabric.device)
         self._prepare()
         exemplars = new.take(torch.arange(0)) if self.memory is None else self.memory.images()
-        data = TaskData(new, exemplars, self.augmentation)
+
+        def features(images: ImageSet) -> Tensor:
+            batch, store = self.evaluation_batch, self.features
+            return features_of(self.method, images, batch, fabric=self.fabric, store=store)
+
+        data = TaskData(new, exemplars, self.augmentation, features)
         phases = self.method.phases(task, data)
         if at == Position(task.index):
             self._announce(task, data, phases, classes)
@@ -85,8 +99,8 @@ class Learner:
                 self._train(task, index, phases[index], rest)
         self.method.measurements.clear()
         self.method.consolidate(task, data)
-        agree(self.fabric, self.method.state_dict().values())
-        self.method.statistics |= by_one(self.fabric, lambda: self.method.statistics)
+        broadcast(self.fabric, self.method.state_dict().values())
+        self.method.statistics |= on_rank_zero(self.fabric, lambda: self.method.statistics)
         values = {**self.method.state_dict(), **self.method.statistics}
         refuse_not_finite(values, f"after task {task.index} was consolidated")
         if self.memory is not None:
@@ -98,14 +112,13 @@ class Learner:
                 classes,
                 batch_size=self.evaluation_batch,
                 fabric=self.fabric,
+                store=self.features,
                 licence=licence,
                 consent=consent,
             )
             for choice in choices:
                 fields = {"class": classes[choice.label], "kept": choice.kept, "of": choice.of}
-                self.journal.write(
-                    "selection", task=task.index, **fields, mmd2=choice.mmd2, bound=choice.bound
-                )
+                self.journal.write("selection", task=task.index, **fields, mmd2=choice.mmd2, bound=choice.bound)
         parameters = {parameter for module in self.method.predictors for parameter in module.parameters()}
         self.journal.write(
             "learned",
@@ -130,26 +143,22 @@ class Learner:
             self.journal.lines,
             self.method,
             self.memory,
-            momentum=momentum_of(epoch.optimizer) if epoch else (),
+            optimizer=state_of(epoch.optimizer) if epoch else None,
             rule=phase.gradients if phase and epoch else None,
             precision=precision,
+            settings=self.recorded,
         )
         self.saved_at = self.clock()
 
     def _prepare(self) -> None:
         """What a network needs after it has grown, before it learns."""
         if self.fabric.world_size > 1:
-            share_batch_norm(self.method)
+            sync_batch_norm(self.method)
         if self.compiled:
             compile_backbones(self.method)
 
-    def _announce(
-        self, task: Task, data: TaskData, phases: tuple[Phase, ...], classes: Sequence[str]
-    ) -> None:
-        plan = [
-            {"name": phase.name, "epochs": phase.schedule.epochs, "images": len(phase.images)}
-            for phase in phases
-        ]
+    def _announce(self, task: Task, data: TaskData, phases: tuple[Phase, ...], classes: Sequence[str]) -> None:
+        plan = [{"name": phase.name, "epochs": phase.schedule.epochs, "images": len(phase.images)} for phase in phases]
         self.journal.write(
             "task",
             task=task.index,
@@ -165,11 +174,11 @@ class Learner:
     ) -> None:
         """Take the phase's network from the store, or train it and keep it there for others."""
 
-        def say(text: str) -> None:
+        def log(text: str) -> None:
             self.journal.show({"event": "remarks", "remarks": [text]})
 
         same = {"seed": self.seed, "augmentation": self.augmentation}
-        with store.of(self.method, phase, **same, say=say) as place:  # type: ignore[arg-type]
+        with store.of(self.method, phase, **same, log=log) as place:  # type: ignore[arg-type]
             found = place.take()
             if found is None:
                 self._train(task, index, phase, unfinished)
@@ -181,9 +190,9 @@ class Learner:
         self.save(Position(task.index, index + 1, 0))
 
     def _train(self, task: Task, index: int, phase: Phase, unfinished: Checkpoint | None) -> None:
-        start, momentum, precision = 0, [], Precision(self.bits)
+        start, state, precision = 0, None, Precision(self.bits)
         if unfinished is not None:
-            start, momentum = unfinished.position.epoch, unfinished.momentum()
+            start, state = unfinished.position.epoch, unfinished.optimizer()
             phase.gradients.load_state_dict(unfinished.part("rule"))
             precision.load_state_dict(unfinished.part("precision") or precision.state_dict())
         phase.gradients.to(self.fabric.device)
@@ -196,16 +205,12 @@ class Learner:
             key=(task.index, index),
             observe=self.method.classifier,
             start=start,
-            momentum=momentum,
+            state=state,
             precision=precision,
             accumulate=self.accumulate,
+            mixup=self.mixup,
         ):
-            where = {
-                "task": task.index,
-                "phase": phase.name,
-                "epoch": epoch.index,
-                "epochs": phase.schedule.epochs,
-            }
+            where = {"task": task.index, "phase": phase.name, "epoch": epoch.index, "epochs": phase.schedule.epochs}
             self.journal.write("epoch", **where, **epoch.measured)
             if self.clock() - self.saved_at >= self.checkpoint_seconds:
                 self.save(Position(task.index, index, epoch.index + 1), phase, epoch, precision)

@@ -1,8 +1,13 @@
-"""The exemplar memory: a few images of each class, with their pixels and where they come from, kept between tasks."""
+"""The exemplar memory: a few images of each class, with their pixels and provenance, kept between tasks.
 
+An exemplar's patient is `Provenance.group`. It is written to memory/task-N.csv of a run, to the checkpoint, and to
+exemplars.csv of the model file."""
+
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -14,8 +19,9 @@ from endocil.data.batches import ImageSet
 from endocil.data.scenario import Task
 from endocil.data.seeding import generator
 from endocil.errors import EndocilError, SettingsError
-from endocil.learning.features import CLASS_MEANS, class_means, unit, view
-from endocil.learning.parallel import by_one
+from endocil.learning.feature_store import FeatureStore
+from endocil.learning.features import CLASS_MEANS, class_means, l2_normalise, outputs_of
+from endocil.learning.parallel import on_rank_zero
 from endocil.methods.base import Method
 from endocil.registry import check_options, resolve
 
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Provenance:
-    """What an image inside a model shows, and where it comes from."""
+    """Class and origin of an image inside a model."""
 
     image: str  # its id in the data it was learned from
     class_name: str
@@ -55,6 +61,17 @@ class KeptImages:
     def take(self, rows: Sequence[int]) -> "KeptImages":
         return KeptImages(self.pixels[list(rows)], tuple(self.provenance[row] for row in rows))
 
+    def first_of_each_class(self, most: int) -> "KeptImages":
+        seen, rows = Counter[str](), []
+        for row, one in enumerate(self.provenance):
+            seen[one.class_name] += 1
+            if seen[one.class_name] <= most:
+                rows.append(row)
+        return self.take(rows)
+
+    def under_terms(self, licence: str, consent: str) -> "KeptImages":
+        return KeptImages(self.pixels, tuple(replace(one, licence=licence, consent=consent) for one in self.provenance))
+
     def labels(self, classes: Sequence[str]) -> Tensor:
         """(n,) int64: the place of each image's class among the classes."""
         place = {name: label for label, name in enumerate(classes)}
@@ -66,13 +83,7 @@ def no_images(size: int) -> KeptImages:
 
 
 def keep_images(
-    images: ImageSet,
-    index: Tensor,
-    classes: Sequence[str],
-    *,
-    task: int,
-    licence: str = "",
-    consent: str = "",
+    images: ImageSet, index: Tensor, classes: Sequence[str], *, task: int, licence: str = "", consent: str = ""
 ) -> KeptImages:
     """Copies of some images of a set; images that come from the memory keep what is known of them."""
     provenance = []
@@ -121,22 +132,14 @@ def _by_mmd(
     refine: Literal["none", "swap"] = "none",  # the paper's algorithm ends with the greedy picks
 ) -> Selection:
     return selection.select_by_mmd(
-        candidates.features,
-        n,
-        kernels=kernels,
-        scale=scale,
-        bandwidth=bandwidth,
-        self_pairs=self_pairs,
-        refine=refine,
+        candidates.features, n, kernels=kernels, scale=scale, bandwidth=bandwidth, self_pairs=self_pairs, refine=refine
     )
 
 
 SELECTORS: dict[str, Callable[..., Selection]] = {
     "mmd": _by_mmd,
     "mean": lambda candidates, n: selection.select_by_mean(candidates.features, n),
-    "random": lambda candidates, n: selection.select_at_random(
-        len(candidates.features), n, candidates.generator
-    ),
+    "random": lambda candidates, n: selection.select_at_random(len(candidates.features), n, candidates.generator),
     "entropy": lambda candidates, n: selection.select_by_entropy(candidates.scores, n),
     "distance": lambda candidates, n: selection.select_by_distance(candidates.scores, n),
 }
@@ -182,19 +185,13 @@ def even_share(available: Sequence[int], total: int) -> int:
 class ExemplarMemory:
     """Exemplars of each class, class by class, first choice first.
 
-    `per_class` keeps as many of every class and never chooses again; `total` is shared among the classes seen by
+    `per_class` keeps this many of every class and never selects again; `total` is shared among the classes seen by
     `even_share`, so that old classes give up their last choices. What a class has given up is gone: its share is
     of the images it still has.
     """
 
     def __init__(
-        self,
-        *,
-        per_class: int | None = None,
-        total: int | None = None,
-        select: Selector,
-        size: int,
-        seed: int = 0,
+        self, *, per_class: int | None = None, total: int | None = None, select: Selector, size: int, seed: int = 0
     ) -> None:
         if (per_class is None) == (total is None):
             raise SettingsError("set memory.per_class or memory.total, one of them")
@@ -220,11 +217,11 @@ class ExemplarMemory:
             )
         return even_share(available, self.total or 0)
 
-    def planned(self, counts: Sequence[int], tasks: Sequence[slice]) -> list[int]:
-        """How many of each class are kept once these tasks, with so many images of each class, are learned."""
+    def planned(self, tasks: Sequence[Sequence[int]]) -> list[int]:
+        """How many of each class are kept once these tasks, each with so many images of each class, are learned."""
         kept: list[int] = []
         for new in tasks:
-            available = [*kept, *counts[new]]
+            available = [old + n for old, n in zip_longest(kept, new, fillvalue=0)]
             quota = self.quota(available)
             kept = [min(quota, n) for n in available]
         return kept
@@ -235,11 +232,9 @@ class ExemplarMemory:
         return ImageSet.of(source, torch.arange(len(self)), from_memory=True)
 
     def load(self, exemplars: KeptImages, classes: Sequence[str]) -> None:
-        """Take these exemplars in place of all others, in the order of classes and of choice."""
+        """Replace the memory by these exemplars, in the order of classes and of selection."""
         labels = exemplars.labels(classes)
-        order = sorted(
-            range(len(exemplars)), key=lambda row: (int(labels[row]), exemplars.provenance[row].order)
-        )
+        order = sorted(range(len(exemplars)), key=lambda row: (int(labels[row]), exemplars.provenance[row].order))
         self.exemplars, self.labels = (exemplars.take(order) if order else exemplars), labels[order]
 
     def choose(
@@ -250,7 +245,7 @@ class ExemplarMemory:
         Returns what was kept of each class, and the places among `images`, class by class, first choice first."""
         places = {label: torch.nonzero(images.labels == label).flatten() for label in images.classes()}
         quota = self.quota([len(mine) for mine in places.values()])
-        features, choices = unit(features), []
+        features, choices = l2_normalise(features), []
         for label in labels:
             mine = places[label]
             random = generator(self.seed, task, label, "selection")
@@ -283,8 +278,7 @@ class ExemplarMemory:
     def records(self) -> list[tuple[str, str, int, int, str, str]]:
         """Where each exemplar comes from: image, class, order of choice, task, group, source."""
         return [
-            (one.image, one.class_name, one.order, one.task, one.group, one.source)
-            for one in self.exemplars.provenance
+            (one.image, one.class_name, one.order, one.task, one.group, one.source) for one in self.exemplars.provenance
         ]
 
 
@@ -297,6 +291,7 @@ def update_memory(
     *,
     batch_size: int,
     fabric: "Fabric",
+    store: FeatureStore | None = None,
     licence: str = "",
     consent: str = "",
 ) -> list[Choice]:
@@ -304,16 +299,14 @@ def update_memory(
 
     The means of all classes go into the method's statistics."""
     images = new + memory.images()
-    seen = view(method, images, batch_size, to_choose=True, fabric=fabric)
-    if not bool(seen.features.isfinite().all()):
-        raise EndocilError(
-            f"the network's features are not finite after task {task.index}; lower train.learning_rate"
-        )
+    outputs = outputs_of(method, images, batch_size, for_selection=True, fabric=fabric, store=store)
+    if not bool(outputs.features.isfinite().all()):
+        raise EndocilError(f"the network's features are not finite after task {task.index}; lower train.learning_rate")
     # new images of a known class compete with its old exemplars; of several processes one chooses, as a last
     # digit must not make them differ
-    choices, places = by_one(
-        fabric, lambda: memory.choose(images, seen.choosing, seen.scores, new.classes(), task.index)
-    )
+    assert outputs.for_selection is not None
+    chosen_by, logits = outputs.for_selection, outputs.logits
+    choices, places = on_rank_zero(fabric, lambda: memory.choose(images, chosen_by, logits, new.classes(), task.index))
     memory.keep(images, places, classes, task=task.index, licence=licence, consent=consent)
-    method.statistics[CLASS_MEANS] = class_means(seen.features[places], memory.labels, task.n_seen)
+    method.statistics[CLASS_MEANS] = class_means(outputs.features[places], memory.labels, task.n_seen)
     return choices

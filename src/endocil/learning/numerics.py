@@ -1,8 +1,11 @@
-"""Numbers of 32 or 16 bits while training. Evaluation, exemplars and statistics are always computed with 32.
+"""Precision of training, and checks that its numbers are right. All but training is always computed with 32 bits.
 
 "bf16" has the range of 32 bits and needs no more than autocast. "16" can underflow: its losses are multiplied by a
 scale before backward and the gradients divided by it; the scale falls by half when a gradient overflows (that step
 is left out) and doubles after 2000 steps without.
+
+Networks of 16 bits and compiled ones are compared with plain float32 before they train (`refuse_wrong_gradients`), and
+every epoch ends with a search for values that are not finite, or have exploded (`ValueCheck`).
 """
 
 import copy
@@ -25,7 +28,7 @@ GROWTH = 2000  # good steps before the scale doubles, as torch.amp has it
 
 
 def times_slower(bits: Bits, device: torch.device, repeats: int = 5) -> float:
-    """The time of a convolution, forward and backward, over that with 32 bits: above 1 there is nothing to gain."""
+    """Time of a convolution with these bits, forward and backward, relative to 32 bits: above 1 nothing is gained."""
     taken = {kind: min(_seconds(kind, device) for _ in range(repeats)) for kind in (bits, "32")}
     return taken[bits] / taken["32"]
 
@@ -79,8 +82,6 @@ class Precision(nn.Module):
         return fine
 
 
-# Numbers that can be trusted: 16-bit and compiled networks are compared with plain float32 before they train, and a
-
 TRIALS = 5  # a kernel that reads memory nobody has written is right now and then
 TOLERANCE = {"32": 0.02, "bf16": 0.5, "16": 0.5}  # of a gradient's norm; "32" is for compiled networks
 SMALL = 0.1  # of the norm of all gradients: smaller ones are compared with this
@@ -109,9 +110,7 @@ def refuse_wrong_gradients(
             rounded = plain if precision.bits == "32" else _with_rounded_weights(gradients, method, precision)
         for _ in range(TRIALS):
             put_back()
-            problem = _difference(
-                gradients(copy.deepcopy(precision)), plain, rounded, TOLERANCE[precision.bits]
-            )
+            problem = _difference(gradients(copy.deepcopy(precision)), plain, rounded, TOLERANCE[precision.bits])
             if problem:
                 asked = [f"train.precision '{precision.bits}'"] if precision.bits != "32" else []
                 asked += ["train.compile"] if is_compiled(method) else []
@@ -145,9 +144,7 @@ def _difference(found: Gradients, plain: Gradients, rounded: Gradients, toleranc
         if distance > most:
             return f"the gradient of {name} is off by {distance:.2g}, its norm in float32 is {norm:.2g}"
     loss, expected, noise = found.loss.item(), plain.loss.item(), (rounded.loss - plain.loss).abs().item()
-    if (
-        not abs(loss - expected) <= 0.2 * tolerance * (1.0 + abs(expected)) + ROUNDING * noise
-    ):  # NaN is not either
+    if not abs(loss - expected) <= 0.2 * tolerance * (1.0 + abs(expected)) + ROUNDING * noise:  # NaN is not either
         return f"the loss is {loss:.3g}, in float32 {expected:.3g}"
     return ""
 
@@ -172,8 +169,8 @@ def _unchanged(tensors: Iterable[Tensor]) -> Iterator[Callable[[], None]]:
         put_back()
 
 
-class Watch:
-    """Looks at the values of a method when an epoch has ended: one synchronisation an epoch, none a step."""
+class ValueCheck:
+    """Checks the values of a method at the end of each epoch: one synchronisation per epoch, none per step."""
 
     def __init__(self, method: nn.Module, trained: Sequence[nn.Module]) -> None:
         self.method = method
@@ -181,20 +178,18 @@ class Watch:
         self.before = largest(method.state_dict())
 
     def refuse_damage(self, losses: Mapping[str, float], where: str, way_out: str) -> None:
-        """A loss or value that is not finite, or a trained weight out of all proportion, ends in one line."""
+        """Raise an error of one line if a loss or value is not finite, or a trained weight has exploded."""
         now = largest(self.method.state_dict())
         trained = {name for name, value in self.method.named_parameters() if value in self.parameters}
-        found = [
-            f"the {name} loss became {value}" for name, value in losses.items() if not math.isfinite(value)
-        ]
-        found += [f"{name} is not finite" for name, value in now.items() if not math.isfinite(value)][:1]
-        found += [
+        damage = [f"the {name} loss became {value}" for name, value in losses.items() if not math.isfinite(value)]
+        damage += [f"{name} is not finite" for name, value in now.items() if not math.isfinite(value)][:1]
+        damage += [
             f"{name} grew from {self.before[name]:.2g} to {now[name]:.2g}"
             for name in sorted(trained & now.keys())
             if math.isfinite(now[name]) and now[name] > LEAP * max(1.0, self.before[name])
         ][:1]
-        if found:
-            raise EndocilError(f"{', '.join(found)} in {where}; {way_out}")
+        if damage:
+            raise EndocilError(f"{', '.join(damage)} in {where}; {way_out}")
         self.before = now
 
 

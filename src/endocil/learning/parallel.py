@@ -1,4 +1,4 @@
-"""Several processes that learn one network: each takes a share of every batch, and all agree on everything else.
+"""Devices and processes: `learning_on` starts them, and with several processes each takes a share of every batch.
 
 They start equal and draw the same random numbers; gradients are added up before each step, so they stay equal.
 With one process nothing here costs anything.
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def add_up(fabric: "Fabric", tensors: Iterable[Tensor]) -> None:
+def all_reduce(fabric: "Fabric", tensors: Iterable[Tensor]) -> None:
     """Replace each tensor by its sum over the processes."""
     if fabric.world_size > 1:
         _in_one_message(tensors, torch.distributed.all_reduce)
 
 
-def agree(fabric: "Fabric", tensors: Iterable[Tensor]) -> None:
-    """Replace each tensor by that of the first process: other processors may have rounded otherwise."""
+def broadcast(fabric: "Fabric", tensors: Iterable[Tensor]) -> None:
+    """Replace each tensor by that of rank 0: other processors may have rounded differently."""
     if fabric.world_size > 1:
         _in_one_message(tensors, lambda flat: torch.distributed.broadcast(flat, 0))
 
 
 @torch.no_grad()
 def _in_one_message(tensors: Iterable[Tensor], send: Callable[[Tensor], object]) -> None:
-    """One for each kind of number and device."""
+    """One message for each dtype and device."""
     alike: dict[object, list[Tensor]] = {}
     for tensor in tensors:
         alike.setdefault((tensor.dtype, tensor.device), []).append(tensor)
@@ -50,17 +50,17 @@ def _in_one_message(tensors: Iterable[Tensor], send: Callable[[Tensor], object])
             tensor.copy_(part.view(tensor.shape))
 
 
-def gathered(fabric: "Fabric", value: T) -> list[T]:
+def all_gather(fabric: "Fabric", value: T) -> list[T]:
     """The values of all processes, in their order, on every process."""
     if fabric.world_size == 1:
         return [value]
-    found: list[T | None] = [None] * fabric.world_size
-    torch.distributed.all_gather_object(found, value)
-    return found  # type: ignore[return-value]
+    values: list[T | None] = [None] * fabric.world_size
+    torch.distributed.all_gather_object(values, value)
+    return values  # type: ignore[return-value]
 
 
-def by_one(fabric: "Fabric", action: Callable[[], T]) -> T:
-    """Done by the first process alone; what it returns, or the error it meets, comes to all of them."""
+def on_rank_zero(fabric: "Fabric", action: Callable[[], T]) -> T:
+    """Run an action on rank 0 only; every process gets its result, or raises its error."""
     if fabric.world_size == 1:
         return action()
     answer: tuple[T | None, str | None] = (None, None)
@@ -75,9 +75,6 @@ def by_one(fabric: "Fabric", action: Callable[[], T]) -> T:
     return value  # type: ignore[return-value]
 
 
-# How much memory this process has needed so far.
-
-
 def peak_megabytes(device: torch.device) -> float:
     """The most memory in use at any one time: of the accelerator, or of the whole process on a CPU; 0 if unknown."""
     if device.type == "cuda":
@@ -89,8 +86,6 @@ def peak_megabytes(device: torch.device) -> float:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e6 if sys.platform == "darwin" else peak / 1e3
 
-
-# What learns: a processor, a graphics card, or several of them on one or more machines.
 
 TORCHRUN, SLURM = "torchrun", "Slurm"
 MEETING = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")  # without a launcher, where machines find each other
@@ -106,14 +101,15 @@ def learning_on(accelerator: str, devices: int = 1, nodes: int = 1) -> Iterator[
 
     fabric = _start(accelerator, devices, nodes)
     try:
-        with telling_compiler_errors():
+        with explaining_compiler_errors():
             yield fabric
     except RuntimeError as error:
         lost = isinstance(error, torch.distributed.DistError) or any(sign in str(error) for sign in LOST)
         if fabric.world_size == 1 or not lost:
             raise
         raise EndocilError(
-            "another process of this run has ended; it tells why, if it could. Mend that and resume the run"
+            "another process of this run has ended; its own message says why, if it could write one. "
+            "Fix the cause and resume the run"
         ) from error
     finally:
         if torch.distributed.is_initialized():
@@ -121,7 +117,9 @@ def learning_on(accelerator: str, devices: int = 1, nodes: int = 1) -> Iterator[
 
 
 @contextmanager
-def telling_compiler_errors() -> Iterator[None]:
+def explaining_compiler_errors() -> Iterator[None]:
+    """An error of torch.compile becomes one line that says what to do."""
+    """An error of torch.compile becomes one line that says what to do."""
     try:
         yield
     except RuntimeError as error:
@@ -179,9 +177,7 @@ def _refusing(accelerator: str, asked: str) -> Iterator[None]:
 def started(devices: int, nodes: int) -> tuple[str, int, int]:
     """The launcher, and how many devices on how many machines it has started; without one "" and what is asked for."""
     if devices < 1 or nodes < 1:
-        raise EndocilError(
-            f"{devices} devices on {nodes} machines were asked for; expected 1 or more of each"
-        )
+        raise EndocilError(f"{devices} devices on {nodes} machines were asked for; expected 1 or more of each")
     launcher, *found = _launched()
     if not launcher:
         return "", devices, nodes

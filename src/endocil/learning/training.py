@@ -1,21 +1,26 @@
-"""What an epoch measures: losses by name and by class, gradients of the classifier, what the gradient rule tells."""
+"""The only training loop: `fit` trains a phase, epoch by epoch, and `step` is one batch of it.
+
+A stage of learning is data handed to this loop (`Phase` in methods/base.py), so that all methods log, resume and
+distribute alike. `EpochLog` sums what an epoch measures: losses by name and by class, gradients of the classifier, and
+the measurements of the gradient rule.
+"""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from endocil.components.gradients import GradientRule
 from endocil.components.losses import Outcome
 from endocil.data.augment import Augmentation
-from endocil.data.batches import Batch, ahead, cut, training_batches
+from endocil.data.batches import Batch, cut, prefetch, training_batches
 from endocil.data.seeding import generator
-from endocil.learning.numerics import Gradients, Precision, Watch, refuse_wrong_gradients
-from endocil.learning.parallel import add_up, gathered
-from endocil.methods.base import Phase
+from endocil.learning.numerics import Gradients, Precision, ValueCheck, refuse_wrong_gradients
+from endocil.learning.optimizers import OptimizerState, optimizer_of, restore_state, set_rate
+from endocil.learning.parallel import all_gather, all_reduce
+from endocil.methods.base import Method, Phase
 from endocil.networks import is_compiled
 
 if TYPE_CHECKING:
@@ -51,10 +56,10 @@ class EpochLog:
                 _add(self.penalties, name, loss * (len(piece) / n))
 
     @torch.no_grad()
-    def add_gradients(self, rule: GradientRule) -> None:
-        """Of a step that was taken, after it."""
+    def add_gradients(self, measured: Mapping[str, Tensor]) -> None:
+        """Of a step that was taken, after it: what was measured, and the gradient that the classifier learned by."""
         self.updates += 1
-        for name, value in rule.measured.items():
+        for name, value in measured.items():
             _add(self.measured, name, value)
         if self.classifier.weight.grad is not None:
             norms = self.classifier.weight.grad.norm(dim=1)  # (n_seen,)
@@ -62,21 +67,19 @@ class EpochLog:
             _add(self.measured, "classifier_gradient", norms.norm())
 
     def result(self, fabric: "Fabric") -> dict[str, Any]:
-        """The epoch of all processes together."""
-        # a process without images of some kind may lack a loss, so sums are told by their names
-        shares = gathered(
-            fabric, (self.steps, _to_cpu(self.losses), _to_cpu(self.penalties), self.images.cpu())
-        )
+        """What the epoch measured, over all processes."""
+        # a process without images of some kind may lack a loss, so sums are matched by name
+        shares = all_gather(fabric, (self.steps, _to_cpu(self.losses), _to_cpu(self.penalties), self.images.cpu()))
         steps, losses, penalties, counted = zip(*shares, strict=True)
         images = torch.stack(counted).sum(0)
         by_class = _joined(losses)
         means = {name: float(value) / max(1, self.updates) for name, value in self.measured.items()}
-        told = {name: float(sums.sum() / images.sum()) for name, sums in by_class.items()}
-        told |= {name: float(value) / sum(steps) for name, value in _joined(penalties).items()}
+        means_of_losses = {name: float(sums.sum() / images.sum()) for name, sums in by_class.items()}
+        means_of_losses |= {name: float(value) / sum(steps) for name, value in _joined(penalties).items()}
         per_class = {name: _ratios(sums, images) for name, sums in by_class.items()}
-        # a phase may leave the classifier alone: then there is no gradient to tell of
+        # a phase may leave the classifier alone: then there is no gradient to report
         known = "classifier_gradient" in means
-        return {"losses": told, "per_class": per_class, **means, **(self._of_classes() if known else {})}
+        return {"losses": means_of_losses, "per_class": per_class, **means, **(self._of_classes() if known else {})}
 
     @torch.no_grad()
     def _of_classes(self) -> dict[str, list[float]]:
@@ -107,8 +110,6 @@ def _ratios(sums: Tensor, counts: Tensor) -> list[float | None]:
     return [total / count if count else None for total, count in pairs]
 
 
-# fit(): the only training loop. A stage of learning is data handed to it (methods/method.py, Phase).
-
 _WAY_OUT = "lower train.learning_rate, or take train.precision '32' without train.compile; the last checkpoint is sound"
 
 
@@ -118,12 +119,12 @@ class Epoch:
 
     index: int
     measured: dict[str, Any]
-    optimizer: torch.optim.SGD
+    optimizer: torch.optim.Optimizer
 
 
 def fit(
     phase: Phase,
-    method: nn.Module,
+    method: Method,
     *,
     fabric: "Fabric",
     augmentation: Augmentation,
@@ -131,73 +132,87 @@ def fit(
     key: Sequence[int | str],
     observe: nn.Linear,
     start: int = 0,
-    momentum: Sequence[Tensor] = (),
+    state: OptimizerState | None = None,
     precision: Precision | None = None,
     accumulate: int = 1,
+    mixup: float = 0.0,
 ) -> Iterator[Epoch]:
     """Train a phase from epoch `start` on, yielding after each epoch.
 
     `key` says where in the run this is (task, phase): all random numbers come from it. `observe` is the classifier
-    whose gradient is logged; `momentum` the optimiser's state of an interrupted phase. `accumulate`: a batch goes
-    through the network in as many pieces, for less memory.
+    whose gradient is logged; `state` that of the optimiser in an interrupted phase. `accumulate`: a batch goes
+    through the network in as many pieces, for less memory. `mixup`: of augmented images (data/batches.py).
     """
     schedule, share = phase.schedule, (fabric.global_rank, fabric.world_size)
-    how = precision or Precision()
+    precision = precision or Precision()
     with only_training(method, (*phase.train, phase.gradients)):
         optimizer = optimizer_of(phase)
-        _restore(optimizer, momentum)
-        compare_with_float32(phase, method, seed, key, fabric, how, accumulate)
-        watch = Watch(method, phase.train)
+        if state is not None:
+            restore_state(optimizer, state)
+        compare_with_float32(phase, method, seed, key, fabric, precision, accumulate)
+        check = ValueCheck(method, phase.train)
         for epoch in range(start, schedule.epochs):
-            rate = schedule.learning_rate_at(epoch)
-            for group in optimizer.param_groups:
-                group["lr"] = rate
             log, began = EpochLog(observe), time.perf_counter()
             seen = augmentation if phase.augmented else None
             batches = training_batches(
-                phase.images, schedule.batch_size, seen, seed, (*key, epoch), fabric.device, share
+                phase.images,
+                schedule.batch_size,
+                seen,
+                seed,
+                (*key, epoch),
+                fabric.device,
+                share,
+                normalisation=method.normalisation,
+                mixup=mixup if phase.augmented else 0.0,
             )
-            for batch in ahead(batches, fabric.device):
-                step(phase, batch, optimizer, fabric, how, accumulate, log)
+            steps = len(cut(phase.images.rows, schedule.batch_size))
+            for number, batch in enumerate(prefetch(batches, fabric.device), start=1):
+                rate = schedule.learning_rate_at(epoch, number / steps)
+                set_rate(optimizer, rate)
+                step(phase, batch, optimizer, fabric, precision, accumulate, log)
             measured = {"learning_rate": rate, **log.result(fabric), **_speed(len(phase.images), began)}
-            watch.refuse_damage(measured["losses"], f"epoch {epoch} of phase '{phase.name}'", _WAY_OUT)
+            check.refuse_damage(measured["losses"], f"epoch {epoch} of phase '{phase.name}'", _WAY_OUT)
             yield Epoch(epoch, measured, optimizer)
 
 
 def step(
     phase: Phase,
     batch: Batch,
-    optimizer: torch.optim.SGD,
+    optimizer: torch.optim.Optimizer,
     fabric: "Fabric",
     precision: Precision | None = None,
     accumulate: int = 1,
     log: EpochLog | None = None,
 ) -> None:
-    """One step of training: everything that is done for a batch, or for this process's share of it."""
-    how = precision or Precision()
+    """One training step on a batch, or on this process's share of it: losses, backward, gradient rule, optimiser."""
+    precision = precision or Precision()
     optimizer.zero_grad(set_to_none=True)
-    _, collected = _backward(phase, batch, fabric, how, accumulate, log)
+    _, collected = _backward(phase, batch, fabric, precision, accumulate, log)
     gradients = [*_gradients(optimizer), *collected.values()]
-    add_up(fabric, gradients)
-    if how.unscale(gradients):
+    all_reduce(fabric, gradients)
+    if precision.unscale(gradients):
         phase.gradients.apply(collected)
+        longest, norms = phase.schedule.clip_gradients, dict[str, Tensor]()
+        if longest:  # after the rule: it is the gradient that is learned by, of all processes together, that counts
+            learning = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+            norms["gradient_norm"] = nn.utils.clip_grad_norm_(learning, longest)
         optimizer.step()
         if log is not None:
-            log.add_gradients(phase.gradients)
+            log.add_gradients({**phase.gradients.measured, **norms})
 
 
 def _backward(
-    phase: Phase, batch: Batch, fabric: "Fabric", how: Precision, accumulate: int, log: EpochLog | None = None
+    phase: Phase, batch: Batch, fabric: "Fabric", precision: Precision, accumulate: int, log: EpochLog | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of this process's share, its gradients in every parameter, and what the gradient rule collects."""
     n, loss, collected = len(batch.batch_labels), torch.zeros((), device=fabric.device), dict[str, Tensor]()
     for piece in batch.pieces(accumulate, fabric.world_size):
-        with how.autocast(fabric.device):
+        with precision.autocast(fabric.device):
             outcome = phase.objective(piece)
             total = total_loss(outcome, len(piece), n)
-        for name, part in phase.gradients.collect(outcome, n / how.factor).items():
+        for name, part in phase.gradients.collect(outcome, n / precision.factor).items():
             collected[name] = collected[name] + part if name in collected else part
-        (total * how.factor if how.scaled else total).backward()  # type: ignore[no-untyped-call]
+        (total * precision.factor if precision.scaled else total).backward()
         loss += total.detach()
         if log is not None:
             log.add_losses(outcome, piece, n)
@@ -206,7 +221,7 @@ def _backward(
 
 def compare_with_float32(
     phase: Phase,
-    method: nn.Module,
+    method: Method,
     seed: int,
     key: Sequence[int | str],
     fabric: "Fabric",
@@ -223,20 +238,22 @@ def compare_with_float32(
     for size in sorted(sizes, reverse=True):
         order = torch.randperm(len(phase.images), generator=generator(seed, *key, "float32"))
         some = phase.images.take(order[:size])
-        (batch,) = training_batches(some, size, None, seed, (*key, 0), fabric.device, share)
+        (batch,) = training_batches(
+            some, size, None, seed, (*key, 0), fabric.device, share, normalisation=method.normalisation
+        )
 
-        def gradients(how: Precision, batch: Batch = batch) -> Gradients:
+        def gradients(precision: Precision, batch: Batch = batch) -> Gradients:
             while True:  # a scaled loss that overflows is tried again with half the scale, as in training
-                loss, _ = _backward(phase, batch, fabric, how, accumulate)
-                found = {
+                loss, _ = _backward(phase, batch, fabric, precision, accumulate)
+                by_name = {
                     name: torch.zeros_like(value) if value.grad is None else value.grad
                     for name, value in learning.items()
                 }
                 for value in learning.values():
                     value.grad = None
-                add_up(fabric, [loss, *found.values()])
-                if how.unscale(found.values()) or how.factor <= 1.0:
-                    return Gradients(loss, found)
+                all_reduce(fabric, [loss, *by_name.values()])
+                if precision.unscale(by_name.values()) or precision.factor <= 1.0:
+                    return Gradients(loss, by_name)
 
         refuse_wrong_gradients(gradients, method, precision)
 
@@ -247,7 +264,7 @@ def total_loss(outcome: Outcome, images: int, n: int) -> Tensor:
     return torch.stack(parts).sum()
 
 
-def _gradients(optimizer: torch.optim.SGD) -> list[Tensor]:
+def _gradients(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     """Of every parameter that learns: zeros where the loss, or a share without images, has left one untouched."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for parameter in parameters:
@@ -273,28 +290,6 @@ class only_training:  # noqa: N801 - a context manager, named like one
             parameter.requires_grad_(wanted)
             parameter.grad = None  # a branch that has learned would carry its last gradient for ever
         self.method.eval()
-
-
-def optimizer_of(phase: Phase) -> torch.optim.SGD:
-    parameters = [parameter for module in phase.train for parameter in module.parameters()]
-    chosen = phase.schedule
-    return torch.optim.SGD(
-        parameters, chosen.learning_rate, chosen.momentum, weight_decay=chosen.weight_decay
-    )
-
-
-def _restore(optimizer: torch.optim.SGD, momentum: Sequence[Tensor]) -> None:
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    for parameter, saved in zip(parameters, momentum, strict=bool(momentum)):
-        # empty_like keeps the memory layout of an uninterrupted run, and with it every bit
-        optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(saved)
-
-
-def momentum_of(optimizer: torch.optim.SGD) -> list[Tensor]:
-    """The optimiser's state: one tensor per parameter, or none before the first step or without momentum."""
-    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    buffers = [optimizer.state[parameter].get("momentum_buffer") for parameter in parameters]
-    return [buffer for buffer in buffers if buffer is not None]
 
 
 def _speed(images: int, began: float) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Methods by name."""
+"""The methods by name, their titles, and how one is built with its options."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,6 +7,7 @@ from torch import nn
 
 from endocil.data.scenario import Task
 from endocil.errors import SettingsError
+from endocil.methods.analytic import Analytic
 from endocil.methods.base import Method, Schedule
 from endocil.methods.bic import BiC
 from endocil.methods.der import DER
@@ -20,12 +21,15 @@ from endocil.methods.joint import JointTrain
 from endocil.methods.lwf import LwF
 from endocil.methods.memo import MEMO
 from endocil.methods.mrfa import MRFA
+from endocil.methods.ranpac import RanPAC
+from endocil.methods.simplecil import SimpleCIL
 from endocil.methods.wa import WA
 from endocil.registry import check_options, options_of, resolve
 
 __all__ = ["METHODS", "RESERVED_OPTIONS", "Method", "build_method", "method_class", "method_options"]
 
 METHODS: dict[str, type[Method]] = {
+    "analytic": Analytic,
     "bic": BiC,
     "der": DER,
     "dgr": DGR,
@@ -38,10 +42,16 @@ METHODS: dict[str, type[Method]] = {
     "lwf": LwF,
     "memo": MEMO,
     "mrfa": MRFA,
+    "ranpac": RanPAC,
+    "simplecil": SimpleCIL,
     "wa": WA,
 }
 
-RESERVED_OPTIONS = ("schedule", "seed")  # constructor arguments that do not come from [method]
+OWN_METHOD, BASELINE = "endocil", "icarl"  # what the results are about, and what it changes
+# the paper's methods that learn task by task: what a whole comparison has
+COMPARED = ("finetune", "ewc", "lwf", "icarl", "bic", "wa", "der", "foster", "memo", "mrfa", "dgr", "endocil")
+ALIGNING = ("wa", "der", "memo")  # these scale the new classes' rows after a task
+RESERVED_OPTIONS = ("schedule", "seed", "label_smoothing")  # constructor arguments that do not come from [method]
 
 
 METHOD_TITLES = {
@@ -58,6 +68,9 @@ METHOD_TITLES = {
     "mrfa": "MRFA",
     "dgr": "DGR",
     "endocil": "EndoCIL",
+    "simplecil": "SimpleCIL",
+    "ranpac": "RanPAC",
+    "analytic": "Analytic",
 }
 
 
@@ -84,7 +97,17 @@ def build_method(
     *,
     schedule: Callable[[Task], Schedule],
     seed: int,
+    label_smoothing: float = 0.0,
+    mixup: float = 0.0,
 ) -> Method:
+    """A method by name on a backbone; options that it does not take are refused."""
     maker = method_class(name)
     check_options("method", maker, options, reserved=RESERVED_OPTIONS)
-    return maker(backbone, schedule=schedule, seed=seed, **options)
+    for key, value, supported in (
+        ("label_smoothing", label_smoothing, maker.smooths_labels),
+        ("mixup", mixup, maker.mixes_labels),
+    ):
+        if value and not supported:
+            raise SettingsError(f"train.{key} is {value}, but the method '{name}' does not support it; leave it out")
+    smoothing: dict[str, Any] = {"label_smoothing": label_smoothing} if label_smoothing else {}
+    return maker(backbone, schedule=schedule, seed=seed, **smoothing, **options)

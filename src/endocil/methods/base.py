@@ -6,7 +6,7 @@ method is logged, resumed and distributed alike.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -16,17 +16,17 @@ from torch import Tensor, nn
 
 from endocil.components.gradients import GradientRule
 from endocil.components.losses import Outcome
-from endocil.data.augment import Augmentation
+from endocil.data.augment import Augmentation, Normalisation
 from endocil.data.batches import Batch, ImageSet
 from endocil.data.scenario import Task
 from endocil.data.seeding import generator
 from endocil.errors import SettingsError
-from endocil.networks import GrowingClassifier
+from endocil.networks import GrowingClassifier, normalisation_of, trained_parts
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """How long and how fast a phase learns: SGD whose learning rate falls at the milestones, or along a cosine."""
+    """How long, how fast and by which optimiser a phase learns: its rate falls at the milestones, or along a cosine."""
 
     epochs: int = 100
     learning_rate: float = 0.1
@@ -36,26 +36,57 @@ class Schedule:
     weight_decay: float = 5e-4
     batch_size: int = 64
     cosine: bool = False  # falls from the first epoch on, to 0 at the end; milestones play no part
+    optimizer: str = "sgd"  # by name, or "package.module:Class" (learning/optimizers.py)
+    optimizer_options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    warmup: float = 0  # whole epochs, or a share of them, in which the rate rises step by step from 0
+    backbone_factor: float = 1.0  # learning rate of the backbone over that of the heads
+    clip_gradients: float = 0.0  # the longest that the gradient of all parameters together may be; 0: any
+
+    def __post_init__(self) -> None:
+        if self.warmup_epochs >= self.epochs:
+            raise SettingsError(
+                f"train.warmup is {self.warmup} epochs, and a phase has {self.epochs}; expected fewer, or a share of "
+                f"them such as 0.1"
+            )
 
     @property
     def milestone_epochs(self) -> tuple[int, ...]:
         return milestone_epochs(self.milestones, self.epochs)
 
-    def learning_rate_at(self, epoch: int) -> float:
+    @property
+    def warmup_epochs(self) -> float:
+        return warmup_epochs(self.warmup, self.epochs)
+
+    def learning_rate_at(self, epoch: int, done: float = 1.0) -> float:
+        """In a step of an epoch (from 0) after which this share of the epoch is done.
+
+        The rate rises in every step of the warm-up; it falls between epochs, a cosine from the warm-up's end on."""
+        rate, warmup = self.learning_rate, self.warmup_epochs
         if self.cosine:
-            return self.learning_rate * (1.0 + math.cos(math.pi * epoch / self.epochs)) / 2.0
-        return self.learning_rate * self.decay ** sum(
-            epoch >= milestone for milestone in self.milestone_epochs
-        )
+            angle = math.pi * max(0.0, epoch - warmup) / (self.epochs - warmup)
+            rate = rate * (1.0 + math.cos(angle)) / 2.0
+        else:
+            rate *= self.decay ** sum(epoch >= milestone for milestone in self.milestone_epochs)
+        return rate if epoch + done >= warmup else rate * (epoch + done) / warmup
 
 
 def milestone_epochs(milestones: Sequence[float], epochs: int) -> tuple[int, ...]:
     """The epochs (from 0) at whose start the learning rate falls. A fraction is rounded up to the next whole epoch:
     0.5 and 0.7 are 50 and 70 of 100, 15 and 21 of 30, 2 and 3 of 4. It is taken as the decimal it is written as: 0.55
     of 100 is 55, though 0.55 * 100 is a little more."""
-    return tuple(
-        value if isinstance(value, int) else math.ceil(Fraction(repr(value)) * epochs) for value in milestones
-    )
+    return tuple(value if isinstance(value, int) else math.ceil(Fraction(repr(value)) * epochs) for value in milestones)
+
+
+def warmup_epochs(warmup: float, epochs: int) -> float:
+    """A whole number means epochs, a fraction a share of them."""
+    return float(warmup if isinstance(warmup, int) else Fraction(repr(warmup)) * epochs)
+
+
+def check_warmup(value: Any) -> Any:
+    """For pydantic: whole epochs, or a share of the epochs."""
+    if (type(value) is int and value >= 0) or (type(value) is float and 0.0 <= value < 1.0):
+        return value or 0
+    raise ValueError("expected whole epochs, such as 1, or a share of the epochs, from 0 to below 1, such as 0.1")
 
 
 def check_milestones(value: Any) -> Any:
@@ -89,6 +120,7 @@ class TaskData:
     new: ImageSet
     exemplars: ImageSet
     augmentation: Augmentation = field(default_factory=Augmentation)  # that of the training loop
+    features: Callable[[ImageSet], Tensor] | None = None  # the method's `embed` of images as they are: (n, d)
 
     @property
     def all(self) -> ImageSet:
@@ -110,7 +142,7 @@ class Phase:
     objective: Callable[[Batch], Outcome]
     gradients: GradientRule = field(default_factory=GradientRule)
     augmented: bool = True  # false: images as they are, as in a test
-    shared: str = ""  # a name: first tasks of the same name train backbone and classifier to the same bits
+    shared: str = ""  # a name: first tasks of the same name train backbone and classifier bit for bit alike
 
 
 class Method(nn.Module, ABC):
@@ -121,7 +153,10 @@ class Method(nn.Module, ABC):
 
     replay = False  # keeps exemplars?
     joint = False  # needs all classes at once?
-    selects = "mean"  # how exemplars are chosen when memory.select is not set
+    learns_known_classes = False  # can a task bring images of known classes alone? Then old ones are not lost either
+    smooths_labels = False  # do its losses on labels use `label_smoothing`?
+    mixes_labels = False  # do they go through Batch.label_loss, which knows of mixed images?
+    default_selector = "mean"  # the selector when memory.select is not set
     evaluation_options: tuple[str, ...] = ()  # options that change what is evaluated, not what is learned
     native: tuple[Schedule, Schedule] | None = None  # its authors' schedule: first task, later tasks
 
@@ -132,15 +167,14 @@ class Method(nn.Module, ABC):
         native_schedule: bool = False,  # the authors' schedule in place of the shared one of [train]
         schedule: Callable[[Task], Schedule] | None = None,
         seed: int = 0,
+        label_smoothing: float = 0.0,  # given only where smooths_labels is true
     ) -> None:
         super().__init__()
         self.backbone = backbone
         self.classifier = GrowingClassifier(int(backbone.n_features))  # type: ignore[arg-type]
         self.schedule = self._native_schedule() if native_schedule else schedule or shared_schedule()
-        self.seed = seed
-        self.statistics: dict[
-            str, Tensor
-        ] = {}  # state that is no parameter or buffer; saved with the weights
+        self.seed, self.label_smoothing = seed, label_smoothing
+        self.statistics: dict[str, Tensor] = {}  # state that is no parameter or buffer; saved with the weights
         self.measurements: dict[str, float] = {}  # of the current task, for the event `learned`; not saved
 
     def _native_schedule(self) -> Callable[[Task], Schedule]:
@@ -161,7 +195,7 @@ class Method(nn.Module, ABC):
         changes none, because a resumed run calls it again."""
 
     def notes(self, task: Task, data: TaskData) -> list[str]:
-        """Remarks for the log on this task, before it is trained."""
+        """Remarks on this task for the log, before it is trained."""
         return []
 
     def consolidate(self, task: Task, data: TaskData) -> None:
@@ -182,10 +216,24 @@ class Method(nn.Module, ABC):
         """The features that exemplars are selected by; by default the images' `embed` features."""
         return features
 
+    def problems(self, n_classes: int) -> list[str]:
+        """What makes it impossible to learn so many classes on this machine, with the way out."""
+        return []
+
+    @property
+    def frozen(self) -> bool:
+        """Whether an image's features are the same in every task: nothing of the backbone learns."""
+        return type(self).embed is Method.embed and not trained_parts(self.backbone)
+
     @property
     def predictors(self) -> tuple[nn.Module, ...]:
         """The modules that prediction needs: what a deployed model keeps."""
         return (self.backbone, self.classifier)
+
+    @property
+    def normalisation(self) -> Normalisation:
+        """What the network expects of its input."""
+        return normalisation_of(self.backbone)
 
     @property
     def device(self) -> torch.device:

@@ -26,6 +26,8 @@ SecondStage = Literal["logits", "pycil"]
 class Correction(nn.Module):
     """alpha z + beta for the logits of one task's classes; at first the identity."""
 
+    is_head = True
+
     def __init__(self, n_classes: int) -> None:
         super().__init__()
         self.n_classes = n_classes
@@ -49,6 +51,7 @@ class BiC(Method):
     """Cross-entropy and distillation; then two numbers that correct the new classes' logits, on held-out images."""
 
     replay = True
+    smooths_labels = mixes_labels = True
     native = (common.pycil_schedule(170, (60, 100, 140)),) * 2
 
     def __init__(
@@ -62,9 +65,7 @@ class BiC(Method):
     ) -> None:
         super().__init__(backbone, **inherited)
         common.check_temperature(temperature)
-        common.check_number(
-            "held_out", held_out, 0 < held_out < 1, "a share between 0 and 1 (the default is 0.1)"
-        )
+        common.check_number("held_out", held_out, 0 < held_out < 1, "a share between 0 and 1 (the default is 0.1)")
         common.check_choice("second_stage", second_stage, get_args(SecondStage))
         self.temperature, self.held_out, self.second_stage = temperature, held_out, second_stage
         self.corrections = Corrections()
@@ -79,14 +80,12 @@ class BiC(Method):
     def notes(self, task: Task, data: TaskData) -> list[str]:
         if task.index == 0 or self._held_out_per_class(task, data):
             return []
-        return [
-            "a class has fewer than two images, so none can be held out: the bias is not corrected in this task"
-        ]
+        return ["a class has fewer than two images, so none can be held out: the bias is not corrected in this task"]
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         train_images, held_out = self._hold_out(task, data)
         objective = common.distillation_objective(
-            self, self.teacher, *common.class_ratio_losses(task, self.temperature)
+            self, self.teacher, *common.class_ratio_losses(self, task, self.temperature)
         )
         train = (*trained_parts(self.backbone), self.classifier)
         shared = common.first_task_objective(task)
@@ -100,8 +99,7 @@ class BiC(Method):
             features = self.embed(batch.images)
             logits = self.classify(features)
             inputs = functional.softmax(logits, dim=1) if as_pycil else logits
-            loss = functional.cross_entropy(inputs, batch.labels, reduction="none")
-            return Outcome({"cross_entropy": loss}, logits, features)
+            return Outcome({"cross_entropy": common.cross_entropy(self, inputs, batch)}, logits, features)
 
         train = (self.corrections[-1],)
         return Phase("correct", held_out, train, self.schedule(task), objective, augmented=as_pycil)

@@ -19,9 +19,7 @@ CROSS_ENTROPY, CROSS_ENTROPY_WITH_PRIOR = "cross-entropy", "cross-entropy with p
 PYCIL_FIRST_TASK = Schedule(epochs=200, milestones=(60, 120, 170), weight_decay=5e-4, batch_size=128)
 
 LabelLoss = Callable[[Tensor, Batch], Tensor]  # logits and batch to one value per image
-DistillationLoss = Callable[
-    [Tensor, Tensor], Tensor
-]  # logits and the teacher's logits to one value per image
+DistillationLoss = Callable[[Tensor, Tensor], Tensor]  # logits and the teacher's logits to one value per image
 
 
 def pycil_schedule(epochs: int, milestones: tuple[int, ...]) -> Schedule:
@@ -46,6 +44,15 @@ def teacher_output(teacher: nn.Module, batch: Batch) -> Tensor:
     return teacher(batch.images)  # type: ignore[no-any-return]
 
 
+def cross_entropy(method: Method, logits: Tensor, batch: Batch) -> Tensor:
+    """On the labels, one per image, with label smoothing and mixed images as the settings have them."""
+
+    def loss(labels: Tensor) -> Tensor:
+        return functional.cross_entropy(logits, labels, reduction="none", label_smoothing=method.label_smoothing)
+
+    return batch.label_loss(loss)
+
+
 def distillation_objective(
     method: Method, teacher: nn.Module | None, label_loss: LabelLoss, distillation_loss: DistillationLoss
 ) -> Callable[[Batch], Outcome]:
@@ -62,12 +69,12 @@ def distillation_objective(
     return objective
 
 
-def class_ratio_losses(task: Task, temperature: float) -> tuple[LabelLoss, DistillationLoss]:
+def class_ratio_losses(method: Method, task: Task, temperature: float) -> tuple[LabelLoss, DistillationLoss]:
     """Cross-entropy times C_new / C and distillation times C_old / C (BiC, WA)."""
     old = old_class_ratio(task)
 
     def label_loss(logits: Tensor, batch: Batch) -> Tensor:
-        return (1.0 - old) * functional.cross_entropy(logits, batch.labels, reduction="none")
+        return (1.0 - old) * cross_entropy(method, logits, batch)
 
     def distillation_loss(logits: Tensor, teacher_logits: Tensor) -> Tensor:
         return old * distillation(logits, teacher_logits, temperature)
@@ -80,17 +87,24 @@ def old_class_ratio(task: Task) -> float:
     return task.n_old / task.n_seen
 
 
-def cross_entropy_on_new(task: Task, data: TaskData) -> Callable[[Tensor, Tensor], Tensor]:
+def cross_entropy_on_new(method: Method, task: Task, data: TaskData) -> LabelLoss:
     """Cross-entropy over the new classes alone, one per image: old logits are not pushed down.
 
     Over a single logit it is always 0, and images of known classes have no place in it: such tasks use all seen
     logits (`all_classes_note` tells the log).
     """
     if task.index == 0 or _why_all_classes(task, data):
-        return lambda logits, labels: functional.cross_entropy(logits, labels, reduction="none")
-    return lambda logits, labels: functional.cross_entropy(
-        logits[:, task.new], labels - task.n_old, reduction="none"
-    )
+        return lambda logits, batch: cross_entropy(method, logits, batch)
+
+    def label_loss(logits: Tensor, batch: Batch) -> Tensor:
+        new, smoothing = logits[:, task.new], method.label_smoothing
+        return batch.label_loss(
+            lambda labels: functional.cross_entropy(
+                new, labels - task.n_old, reduction="none", label_smoothing=smoothing
+            )
+        )
+
+    return label_loss
 
 
 def all_classes_note(task: Task, data: TaskData) -> list[str]:

@@ -1,4 +1,4 @@
-"""DER, dynamically expandable representation (Yan et al., CVPR 2021) as PyCIL runs it: a new backbone for each task.
+"""DER, dynamically expandable representation (Yan et al., CVPR 2021) as in PyCIL: a new backbone for each task.
 
 Older backbones stay as they are; the classifier sees the features of all side by side. While a task is learned, an
 auxiliary head tells its classes from one another and from all old ones, so that the new features are new.
@@ -24,6 +24,7 @@ class DER(Method):
     """A new backbone for each task beside the frozen older ones; one classifier on all features, aligned."""
 
     replay = True
+    smooths_labels = mixes_labels = True
     native = (common.PYCIL_FIRST_TASK, common.pycil_schedule(170, (80, 120, 150)))
 
     def __init__(
@@ -35,10 +36,7 @@ class DER(Method):
     ) -> None:
         super().__init__(backbone, **inherited)
         common.check_number(
-            "auxiliary_weight",
-            auxiliary_weight,
-            auxiliary_weight >= 0,
-            "a number from 0 on (the default is 1)",
+            "auxiliary_weight", auxiliary_weight, auxiliary_weight >= 0, "a number from 0 on (the default is 1)"
         )
         self.auxiliary_weight = auxiliary_weight
         self.branches: WholeBranches | LastBlocks = WholeBranches()
@@ -60,11 +58,15 @@ class DER(Method):
             branches = self.branches.features(self.backbone, batch.images)
             features = concatenate_features(branches)
             logits = self.classify(features)
-            losses = {"classification": functional.cross_entropy(logits, batch.labels, reduction="none")}
+            losses = {"classification": common.cross_entropy(self, logits, batch)}
             if auxiliary is not None:
-                labels = auxiliary_labels(batch.labels, task)
-                loss = functional.cross_entropy(auxiliary(branches[-1]), labels, reduction="none")
-                losses["auxiliary"] = self.auxiliary_weight * loss
+                outputs = auxiliary(branches[-1])
+
+                def auxiliary_loss(labels: Tensor) -> Tensor:
+                    target, smoothing = auxiliary_labels(labels, task), self.label_smoothing
+                    return functional.cross_entropy(outputs, target, reduction="none", label_smoothing=smoothing)
+
+                losses["auxiliary"] = self.auxiliary_weight * batch.label_loss(auxiliary_loss)
             return Outcome(losses, logits, features)
 
         heads = (self.classifier,) if auxiliary is None else (self.classifier, auxiliary)

@@ -32,6 +32,7 @@ class DGR(Method):
     """Cross-entropy with the classes' prior, distillation, and a classifier whose rows learn at even speed."""
 
     replay = True
+    smooths_labels = mixes_labels = True
     native = (PILOT, PILOT)  # meant for a pre-trained network
 
     def __init__(
@@ -50,9 +51,7 @@ class DGR(Method):
         common.check_choice("new_ratio", new_ratio, get_args(NewRatio))
         common.check_temperature(temperature)
         common.check_number("distil", distil or 0.0, (distil or 0.0) >= 0, "a number of 0 or more, or none")
-        common.check_number(
-            "attenuation", attenuation, attenuation >= 0, "a number from 0 on (the default is 1)"
-        )
+        common.check_number("attenuation", attenuation, attenuation >= 0, "a number from 0 on (the default is 1)")
         self.variant, self.new_ratio, self.temperature = variant, new_ratio, temperature
         self.distil, self.attenuation = distil, attenuation
         self.teacher: nn.Module | None = None
@@ -63,21 +62,17 @@ class DGR(Method):
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         counts = data.all.counts(task.n_seen)
-        prior = PriorRegularizedLoss(counts).to(self.classifier.weight)
+        prior = PriorRegularizedLoss(counts, smoothing=self.label_smoothing).to(self.classifier.weight)
 
         def label_loss(logits: Tensor, batch: Batch) -> Tensor:
-            return prior(logits, batch.labels)  # type: ignore[no-any-return]
+            return batch.label_loss(lambda labels: prior(logits, labels))
 
         train = (*trained_parts(self.backbone), self.classifier)
         new_factor = math.exp(-self.attenuation * self._old_ratio(task, data))
         clip = train if self.variant == "original" else ()
         inverse = self.new_ratio == "inverse"
-        rule = ReweightedGradient(
-            self.classifier, task.n_old, new_factor=new_factor, inverse=inverse, clip=clip
-        )
-        objective = common.distillation_objective(
-            self, self.teacher, label_loss, self._distillation_loss(task, data)
-        )
+        rule = ReweightedGradient(self.classifier, task.n_old, new_factor=new_factor, inverse=inverse, clip=clip)
+        objective = common.distillation_objective(self, self.teacher, label_loss, self._distillation_loss(task, data))
         name = f"{common.CROSS_ENTROPY_WITH_PRIOR}, rows reweighted{', clipped' if clip else ''}"
         shared = common.first_task_objective(task, name)
         return (Phase("train", data.all, train, self.schedule(task), objective, rule, shared=shared),)
@@ -106,9 +101,7 @@ class DGR(Method):
     def _distillation_loss(self, task: Task, data: TaskData) -> common.DistillationLoss:
         if self.variant == "pilot":
             weight = (1.0 if self.distil is None else self.distil) * task.n_old / task.n_new
-            return lambda logits, teacher_logits: (
-                weight * distillation(logits, teacher_logits, self.temperature)
-            )
+            return lambda logits, teacher_logits: weight * distillation(logits, teacher_logits, self.temperature)
         n_seen, n_new = self._image_totals(task, data)
         factor = 0.7 if self.distil is None else self.distil
         weight = factor * math.sqrt(n_seen / n_new) * self.temperature**2

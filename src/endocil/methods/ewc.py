@@ -1,4 +1,4 @@
-"""EWC, elastic weight consolidation (Kirkpatrick et al., PNAS 2017) as PyCIL runs it: Finetune with a penalty.
+"""EWC, elastic weight consolidation (Kirkpatrick et al., PNAS 2017) as in PyCIL: Finetune with a penalty.
 
 A parameter is held near its value after the last task, the more so the more the loss depends on it (the diagonal
 of the Fisher matrix, measured after each task). No exemplars.
@@ -17,7 +17,7 @@ from endocil.data.scenario import Task
 from endocil.methods import common
 from endocil.methods.base import TaskData
 from endocil.methods.finetune import Finetune, Losses
-from endocil.networks import trained_parts, unshared_batch_norm
+from endocil.networks import trained_parts, unsynced_batch_norm
 
 Fisher = Literal["batch", "sample", "pycil"]
 
@@ -78,11 +78,13 @@ class EWC(Finetune):
         trained = self._trained_parameters()
         sums = {name: torch.zeros_like(parameter) for name, parameter in trained.items()}
         key, size, pieces = (task.index, "fisher"), self.schedule(task).batch_size, 0
-        with unshared_batch_norm(self):
+        with unsynced_batch_norm(self):
             self.eval()
             for module in self._trained_modules() if self.fisher == "pycil" else ():
                 module.train()  # PyCIL lets batch norm's statistics move on while it measures
-            for batch in training_batches(data.new, size, data.augmentation, self.seed, key, self.device):
+            for batch in training_batches(
+                data.new, size, data.augmentation, self.seed, key, self.device, normalisation=self.normalisation
+            ):
                 piece = 1 if self.fisher == "sample" else len(batch)
                 pairs = zip(torch.split(batch.images, piece), torch.split(batch.labels, piece), strict=True)
                 for images, labels in pairs:
@@ -99,8 +101,7 @@ def penalty(anchored: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Tensor:
     """1/2 sum F (theta - theta*)^2 over (theta, F, theta*); rows that came later are not held."""
     # theta stands first: the sum then runs in its memory order, also where F and theta* come from a checkpoint
     parts = [
-        ((existing_rows(parameter, anchor) - anchor).square() * fisher).sum()
-        for parameter, fisher, anchor in anchored
+        ((existing_rows(parameter, anchor) - anchor).square() * fisher).sum() for parameter, fisher, anchor in anchored
     ]
     return torch.stack(parts).sum() / 2.0
 

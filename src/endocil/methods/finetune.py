@@ -23,6 +23,7 @@ class Finetune(Method):
     LwF and EWC add a loss against forgetting.
     """
 
+    smooths_labels = mixes_labels = True
     native = (common.PYCIL_FIRST_TASK, common.pycil_schedule(80, (40, 70)))
 
     def notes(self, task: Task, data: TaskData) -> list[str]:
@@ -33,12 +34,12 @@ class Finetune(Method):
         return lambda batch, logits: {}
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
-        cross_entropy, retention = common.cross_entropy_on_new(task, data), self.retention_losses(task)
+        label_loss, retention = common.cross_entropy_on_new(self, task, data), self.retention_losses(task)
 
         def objective(batch: Batch) -> Outcome:
             features = self.embed(batch.images)
             logits = self.classify(features)
-            losses = {"classification": cross_entropy(logits, batch.labels), **retention(batch, logits)}
+            losses = {"classification": label_loss(logits, batch), **retention(batch, logits)}
             return Outcome(losses, logits, features)
 
         train = (*trained_parts(self.backbone), self.classifier)

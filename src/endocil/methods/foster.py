@@ -1,6 +1,6 @@
 """FOSTER (Wang et al., ECCV 2022). Two phases: boost by a second backbone, then compress into one.
 
-Teacher: the frozen network of the task before and a new backbone beside it, with one classifier on both.
+Teacher: the frozen network of the previous task and a new backbone beside it, with one classifier on both.
 Student: one backbone distilled from the teacher; the next task starts from it.
 Differs from PyCIL: true class counts. As there, the teacher is evaluated unless `evaluate` says "student".
 """
@@ -30,6 +30,7 @@ class FOSTER(Method):
     """Boost the old network by a second backbone, then compress both into one that learns the next task."""
 
     replay = True
+    smooths_labels = mixes_labels = True
     evaluation_options = ("evaluate",)
     native = (COSINE, replace(COSINE, epochs=170))
     native_compression = 130  # epochs
@@ -57,9 +58,7 @@ class FOSTER(Method):
         common.check_number("distil", distil, distil >= 0, "a number of 0 or more (the default is 1)")
         for name, beta in (("beta1", beta1), ("beta2", beta2)):
             common.check_number(name, beta, 0.0 <= beta < 1.0, "a number from 0 to below 1")
-        common.check_number(
-            "align_value", align_value, align_value > 0, "a number above 0 (the default is 1)"
-        )
+        common.check_number("align_value", align_value, align_value > 0, "a number above 0 (the default is 1)")
         self.evaluate, self.oofc, self.native_schedule = evaluate, oofc, native_schedule
         self.beta1, self.beta2, self.temperature, self.distil = beta1, beta2, temperature, distil
         self.align_teacher, self.align_student, self.align_value = align_teacher, align_student, align_value
@@ -77,17 +76,13 @@ class FOSTER(Method):
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         if self.teacher is None:
             return (self._first_phase(task, data),)
-        return (
-            self._boosting_phase(self.teacher, task, data),
-            self._compression_phase(self.teacher, task, data),
-        )
+        return (self._boosting_phase(self.teacher, task, data), self._compression_phase(self.teacher, task, data))
 
     def _first_phase(self, task: Task, data: TaskData) -> Phase:
         def objective(batch: Batch) -> Outcome:
             features = self.backbone(batch.images)
             logits = self.classifier(features)
-            loss = functional.cross_entropy(logits, batch.labels, reduction="none")
-            return Outcome({"classification": loss}, logits, features)
+            return Outcome({"classification": common.cross_entropy(self, logits, batch)}, logits, features)
 
         train = (*trained_parts(self.backbone), self.classifier)
         shared = common.first_task_objective(task)
@@ -104,8 +99,8 @@ class FOSTER(Method):
             from_old = distillation(logits, teacher.old[1](old), self.temperature)
             losses = {
                 # the loss is not weighted: the logits themselves are divided
-                "classification": functional.cross_entropy(logits / weights, batch.labels, reduction="none"),
-                "expansion": functional.cross_entropy(teacher.expansion(new), batch.labels, reduction="none"),
+                "classification": common.cross_entropy(self, logits / weights, batch),
+                "expansion": common.cross_entropy(self, teacher.expansion(new), batch),
                 "distillation": self.distil * from_old,
             }
             return Outcome(losses, logits, features)
@@ -193,9 +188,7 @@ def _aligned_logits(logits: Tensor, classifier: nn.Linear, task: Task, scale: fl
     return torch.cat([logits[:, task.old], factor * (logits[:, task.new] - bias) + bias], dim=1)
 
 
-def balanced_distillation(
-    logits: Tensor, teacher_logits: Tensor, weights: Tensor, temperature: float
-) -> Tensor:
+def balanced_distillation(logits: Tensor, teacher_logits: Tensor, weights: Tensor, temperature: float) -> Tensor:
     """Soft cross-entropy to the teacher's softmax, reweighted by class and normalised; one per image."""
     target = weights * functional.softmax(teacher_logits / temperature, dim=1)
     target = target / target.sum(dim=1, keepdim=True)

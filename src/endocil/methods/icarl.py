@@ -1,4 +1,4 @@
-"""iCaRL (Rebuffi et al., CVPR 2017) as PyCIL runs it: cross-entropy on new images and exemplars, plus distillation.
+"""iCaRL (Rebuffi et al., CVPR 2017) as in PyCIL: cross-entropy on new images and exemplars, plus distillation.
 
 Differs from the authors: softmax cross-entropy, not one sigmoid per class. Both heads are evaluated; the softmax
 head is the reported one.
@@ -7,7 +7,6 @@ head is the reported one.
 from typing import Any
 
 from torch import Tensor, nn
-from torch.nn import functional
 
 from endocil.components.gradients import GradientRule
 from endocil.components.losses import distillation
@@ -18,13 +17,14 @@ from endocil.networks import trained_parts
 
 
 class ICaRL(Method):
-    """Cross-entropy on new images and exemplars, and distillation from the network of the task before.
+    """Cross-entropy on new images and exemplars, and distillation from the previous task's network.
 
-    EndoCIL exchanges three components: selection, classification loss, gradients.
+    EndoCIL replaces three components: selection, classification loss, gradients.
     """
 
     replay = True
-    selects = "mean"
+    smooths_labels = mixes_labels = True
+    default_selector = "mean"
     native = (common.PYCIL_FIRST_TASK, common.pycil_schedule(170, (80, 120)))
 
     def __init__(
@@ -52,20 +52,21 @@ class ICaRL(Method):
         return common.CROSS_ENTROPY
 
     def label_loss(self, task: Task, counts: Tensor) -> common.LabelLoss:
-        return lambda logits, batch: functional.cross_entropy(logits, batch.labels, reduction="none")
+        return lambda logits, batch: common.cross_entropy(self, logits, batch)
+
+    def distillation_weight(self, task: Task) -> float:
+        return self.distil
 
     def gradient_rule(self, task: Task, counts: Tensor) -> GradientRule:
         return GradientRule()
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
-        counts = data.all.counts(task.n_seen)
+        counts, weight = data.all.counts(task.n_seen), self.distillation_weight(task)
 
         def distillation_loss(logits: Tensor, teacher_logits: Tensor) -> Tensor:
-            return self.distil * distillation(logits, teacher_logits, self.temperature)
+            return weight * distillation(logits, teacher_logits, self.temperature)
 
-        objective = common.distillation_objective(
-            self, self.teacher, self.label_loss(task, counts), distillation_loss
-        )
+        objective = common.distillation_objective(self, self.teacher, self.label_loss(task, counts), distillation_loss)
         train = (*trained_parts(self.backbone), self.classifier)
         rule = self.gradient_rule(task, counts)
         shared = common.first_task_objective(task, self.first_objective)

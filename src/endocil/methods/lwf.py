@@ -1,6 +1,6 @@
-"""LwF, learning without forgetting (Li and Hoiem, ECCV 2016) as PyCIL runs it: Finetune with distillation.
+"""LwF, learning without forgetting (Li and Hoiem, ECCV 2016) as in PyCIL: Finetune with distillation.
 
-No exemplars: the network of the task before is the teacher, on the new images.
+No exemplars: the previous task's network is the teacher, on the new images.
 Differs from the authors: one classifier for all classes, and no warm-up of the new outputs.
 """
 
@@ -18,7 +18,7 @@ from endocil.methods.finetune import Finetune, Losses
 
 
 class LwF(Finetune):
-    """Cross-entropy on the new classes and, on the old ones, distillation from the network of the task before."""
+    """Cross-entropy on the new classes and, on the old ones, distillation from the previous task's network."""
 
     native = (
         replace(common.PYCIL_FIRST_TASK, milestones=(60, 120, 160)),

@@ -1,4 +1,4 @@
-"""MEMO (Zhou et al., ICLR 2023) as PyCIL runs it: DER whose branches share all but the last block.
+"""MEMO (Zhou et al., ICLR 2023) as in PyCIL: DER whose branches share all but the last block.
 
 Differs from the authors' comparisons: no exemplars are given up for the memory that the blocks take.
 """

@@ -24,14 +24,6 @@ from endocil.methods import common
 from endocil.methods.base import Phase, TaskData
 from endocil.methods.icarl import ICaRL
 
-SITES = (
-    "layer1",
-    "layer2",
-    "layer3",
-    "layer4",
-    "classifier",
-)  # whose input is changed: the authors' for ResNet-18
-
 
 @dataclass(frozen=True)
 class Perturbation:
@@ -54,6 +46,8 @@ class Perturbation:
 class MRFA(ICaRL):
     """iCaRL whose exemplars are made harder inside the network, at one site each, before they are learned."""
 
+    mixes_labels = False  # a mixed image is neither exemplar nor new
+
     def __init__(
         self,
         backbone: nn.Module,
@@ -64,12 +58,15 @@ class MRFA(ICaRL):
     ) -> None:
         super().__init__(backbone, **inherited)
         common.check_number("step", step, step >= 0, "a number from 0 on (the default is 0.0001)")
-        if "before_stage" not in inspect.signature(backbone.forward).parameters:
+        stages = list(getattr(backbone, "stages", ()))
+        if "before_stage" not in inspect.signature(backbone.forward).parameters or not stages:
             raise SettingsError(
                 f"network.backbone {type(backbone).__name__} does not let its stages' inputs be changed: "
-                f"its forward takes no before_stage (see ResNet in networks/resnet.py)"
+                f"its forward takes no before_stage, or it has no stages (see ResNet in networks/resnet.py)"
             )
         self.step, self.auto_kd = step, auto_kd
+        # whose input is changed: every stage after the stem, as the authors' layer1 to layer4 of ResNet-18
+        self.sites = (*stages[1:], "classifier")
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         (phase,) = super().phases(task, data)
@@ -87,11 +84,8 @@ class MRFA(ICaRL):
                     perturb("classifier", teacher[0](batch.images, perturb))  # type: ignore[index]
                 )
             losses = {
-                "classification": label_weight
-                * functional.cross_entropy(logits, batch.labels, reduction="none"),
-                "distillation": old_weight
-                * self.distil
-                * distillation(logits, teacher_logits, self.temperature),
+                "classification": label_weight * common.cross_entropy(self, logits, batch),
+                "distillation": old_weight * self.distil * distillation(logits, teacher_logits, self.temperature),
             }
             return Outcome(losses, logits, features)
 
@@ -104,9 +98,9 @@ class MRFA(ICaRL):
             return Perturbation()
         gradients = self._input_gradients(batch, exemplars)
         drawn = batch.uniform(2, "push")[exemplars]  # (b, 2)
-        site_of = (drawn[:, 0] * len(SITES)).long()
+        site_of = (drawn[:, 0] * len(self.sites)).long()
         parts: dict[str, tuple[Tensor, ...]] = {}
-        for index, site in enumerate(SITES):
+        for index, site in enumerate(self.sites):
             rows = torch.nonzero(site_of == index).flatten()
             if len(rows):
                 parts[site] = (exemplars[rows], self.step * drawn[rows, 1], gradients[site][rows])
@@ -123,9 +117,8 @@ class MRFA(ICaRL):
         device = batch.images.device.type
         with common.eval_mode(self.backbone), torch.autocast(device, enabled=False), torch.enable_grad():
             features = record_input("classifier", self.backbone(batch.images[exemplars], record_input))
-            losses = functional.cross_entropy(
-                self.classifier(features), batch.labels[exemplars], reduction="sum"
-            )
+            logits, labels = self.classifier(features), batch.labels[exemplars]
+            losses = functional.cross_entropy(logits, labels, reduction="sum", label_smoothing=self.label_smoothing)
             mean = losses / batch.batch_from_memory.sum()
             gradients = torch.autograd.grad(mean, list(inputs.values()))
         return dict(zip(inputs, gradients, strict=True))

@@ -1,4 +1,4 @@
-"""WA, weight alignment (Zhao et al., CVPR 2020) as PyCIL runs it: iCaRL's data and teacher, then equal row lengths.
+"""WA, weight alignment (Zhao et al., CVPR 2020) as in PyCIL: iCaRL's data and teacher, then equal row lengths.
 
 After training, the new classes' rows of the classifier are scaled to the mean length of the old ones'. The factor is
 in the event `learned` of each task: above 1 it lengthens the new rows.
@@ -19,6 +19,7 @@ class WA(Method):
     """Cross-entropy and distillation weighted by the ratio of old classes; then the classifier's rows are aligned."""
 
     replay = True
+    smooths_labels = mixes_labels = True
     native = (common.PYCIL_FIRST_TASK, common.pycil_schedule(170, (60, 100, 140)))
 
     def __init__(
@@ -39,7 +40,7 @@ class WA(Method):
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         objective = common.distillation_objective(
-            self, self.teacher, *common.class_ratio_losses(task, self.temperature)
+            self, self.teacher, *common.class_ratio_losses(self, task, self.temperature)
         )
         train = (*trained_parts(self.backbone), self.classifier)
         shared = common.first_task_objective(task)

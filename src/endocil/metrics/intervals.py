@@ -1,7 +1,7 @@
 """Intervals of shares of images and of their paired changes that stay honest where images are few.
 
-A bootstrap cannot see what did not happen: of ten images that both versions get right it says that nothing can be
-lost, with any confidence. So each interval reaches as far as the farther of two: the percentile bootstrap over units
+A bootstrap cannot see what did not happen: for ten images that both versions get right it claims, at any level, that
+nothing can be lost. So each interval reaches as far as the farther of two: the percentile bootstrap over units
 (images or groups), and a score interval, Wilson's for a share and Tango's for a paired change. Tango, Statistics in
 Medicine 17 (1998). Images of a group may be right and wrong together, so the score interval counts them as if they
 were: n images in groups of m_g count as n^2 / sum m_g^2 (Kish)."""
@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Protocol
 
 import numpy as np
 
@@ -21,27 +20,15 @@ _STEPS = 60  # of a bisection
 _MOST = 1e7  # images; more than that are as good as no number
 
 
-class Figure(Protocol):
-    """A number in percent or points, and how far it may be trusted."""
-
-    @property
-    def value(self) -> float: ...
-
-    @property
-    def n(self) -> int: ...
-
-    def interval(self, level: float = LEVEL) -> Interval: ...
-
-
 def effective_number(units: Indices, counted: Bools) -> float:
-    """As many independent images as the counted ones are worth if those of a group all say the same."""
+    """How many independent images the counted ones are worth if all images of a group have the same result."""
     sizes = np.bincount(units[counted])
     return float(sizes.sum() ** 2 / np.sum(sizes**2)) if sizes.sum() else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Share:
-    """Of n images so many are right (or flagged, or flipped)."""
+    """How many of n images are right (or flagged, or flipped)."""
 
     right: int
     n: int
@@ -110,10 +97,10 @@ class Resampled:
 
 @dataclass(frozen=True, eq=False)
 class Distance(Resampled):
-    """A mean of distances, such as a calibration error: chance alone makes it larger, and resampling once more.
+    """A mean of distances, such as a calibration error: chance alone makes it larger, and resampling again.
 
-    The resamples are mirrored at what was observed, which takes their push back (basic bootstrap). What is not larger
-    than chance makes it where the truth is 0 may be 0."""
+    The resamples are mirrored at the observed value, which removes that bias (basic bootstrap). A value that chance
+    alone explains where the truth is 0 may be 0."""
 
     by_chance: Floats  # (R,) what would be seen where the truth is 0
 
@@ -122,6 +109,9 @@ class Distance(Resampled):
         _, chance = percentile_interval(self.by_chance, level)
         may_be_0 = self.value <= chance
         return 0.0 if may_be_0 else max(0.0, 2 * self.value - high), max(0.0, 2 * self.value - low)
+
+
+Figure = Share | Change | Resampled  # a number in percent or points, and how far it may be trusted
 
 
 def _hull(drawn: Floats, scored: Interval, level: float) -> Interval:
@@ -142,7 +132,7 @@ def wilson(share: float, n: float, level: float = LEVEL) -> Interval:
 
 
 def tango(gained: float, lost: float, n: float, level: float = LEVEL) -> Interval:
-    """Score interval of gained - lost, two shares of the same n pairs: the differences that a score test keeps."""
+    """Score interval of gained - lost, two shares of the same n pairs: the differences that a score test accepts."""
     z = _quantile(level)
     seen = gained - lost
 
@@ -161,7 +151,7 @@ def tango(gained: float, lost: float, n: float, level: float = LEVEL) -> Interva
 
 
 def _edge(outside: Callable[[float], bool], low: float, high: float) -> float:
-    """Between an end that is outside, or as far as there is, and one that is inside."""
+    """Where outside ends, between `low` and `high`, which is inside; `low` where that is inside as well."""
     if not outside(low):
         return low
     for _ in range(_STEPS):
@@ -171,14 +161,8 @@ def _edge(outside: Callable[[float], bool], low: float, high: float) -> float:
 
 
 def _smallest(enough: Callable[[float], bool], images_each: float) -> int | None:
-    """The smallest number that is enough, times the images that each of it takes."""
-    if not enough(_MOST):
-        return None
-    low, high = 1.0, _MOST
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return math.ceil(high * images_each)
+    """The smallest effective number that is enough, times the images that count as one."""
+    return math.ceil(_edge(lambda n: not enough(n), 1.0, _MOST) * images_each) if enough(_MOST) else None
 
 
 def _quantile(level: float) -> float:

@@ -7,7 +7,6 @@ A division by zero counts as 0 in precision and F1; the recall of a class withou
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -24,7 +23,7 @@ METRICS: Mapping[str, str] = {
     "acc_avg": "Mean over the tasks of the accuracy on the classes seen so far.",
     "f1_avg": "Mean over the tasks of the macro F1 of the classes seen so far.",
     "af": "Average forgetting: accuracy on a task just after it was learnt minus that at the end, "
-    "mean over all tasks but the last; lower is better, below 0 a task gained.",
+    "mean over all tasks but the last; lower is better, negative: accuracy on old tasks rose.",
     "af_printed": "The sum of `af` divided by the number of all tasks, as the paper's equation is printed.",
     "forgetting_max": "As `af`, but from the best accuracy ever reached on a task.",
     "balanced_last": "Balanced accuracy, the plain mean of the recalls of all classes, after the last task.",
@@ -41,28 +40,36 @@ TABLE_METRICS = ("acc_last", "f1_last", "acc_avg", "f1_avg", "af")  # the column
 
 Counts = NDArray[np.int64]  # (C, C) true class by predicted class
 Figures = dict[str, Any]
+ALL = slice(None)
 
 
 def task_sizes(predictions: Sequence[Predictions]) -> list[int]:
-    """The number of classes each task adds."""
+    """The number of classes each task adds; none where it brings images of known classes alone."""
     if not predictions:
         raise EndocilError("no predictions given; expected those after each task, in the order of learning")
     known = [(), *(p.classes for p in predictions)]
     for old, now in pairwise(known):
-        if now[: len(old)] != old or now == old:
+        if now[: len(old)] != old or not now:
             raise EndocilError(f"expected the classes {old} and new ones after them; came {now}")
     return [len(now) - len(old) for old, now in pairwise(known)]
 
 
-def confusion(p: Predictions, head: Head) -> Counts:
-    """The number of images of each true class (row) given to each class (column)."""
+def confusion(p: Predictions, head: Head, counted: NDArray[np.bool_] | slice = ALL) -> Counts:
+    """The number of the counted images of each true class (row) given to each class (column)."""
     c = len(p.classes)
-    return np.bincount(p.labels * c + p.predicted(head), minlength=c * c).reshape(c, c).astype(np.int64)
+    pairs = (_labels(p) * c + p.predicted(head))[counted]
+    return np.bincount(pairs, minlength=c * c).reshape(c, c).astype(np.int64)
+
+
+def _labels(p: Predictions) -> NDArray[np.int64]:
+    if (p.labels < 0).any():
+        raise EndocilError("metrics need the class of every image; expected labels, came images without")
+    return p.labels
 
 
 def accuracy(p: Predictions, head: Head) -> float:
     """Share of the images given their own class."""
-    correct = np.asarray(p.predicted(head) == p.labels)
+    correct = np.asarray(p.predicted(head) == _labels(p))
     return float(accuracy_from(correct.sum(), np.asarray(correct.size)))
 
 
@@ -108,33 +115,41 @@ def task_accuracy(predictions: Sequence[Predictions], head: Head) -> NDArray[np.
     for t, p in enumerate(predictions):
         counts = confusion(p, head)
         tasks = np.searchsorted(ends, np.arange(len(counts)), side="right")  # (C,) task of each class
-        correct, images = (np.bincount(tasks, each) for each in (counts.diagonal(), counts.sum(axis=1)))
+        correct, images = (np.bincount(tasks, each, t + 1) for each in (counts.diagonal(), counts.sum(axis=1)))
         a[t, : t + 1] = accuracy_from(correct, images)
     return a
 
 
-def average_forgetting(a: NDArray[np.float64]) -> float:
-    """sum over s < T of (a[s][s] - a[T][s]) / T; NaN after one task, which cannot forget."""
-    return _mean(a.diagonal()[:-1] - a[-1, :-1])
+def average_forgetting(a: NDArray[np.float64], sizes: Sequence[int] | None = None) -> float:
+    """sum over s < T of (a[s][s] - a[T][s]) / T; NaN after one task, which cannot forget.
+
+    `sizes`: the number of classes of each task. One without has no accuracy of its own, and is not counted in T."""
+    return _mean((a.diagonal()[:-1] - a[-1, :-1])[_counted(a, sizes)])
 
 
-def af_printed(a: NDArray[np.float64]) -> float:
+def af_printed(a: NDArray[np.float64], sizes: Sequence[int] | None = None) -> float:
     """The same sum / (T+1), as printed in the paper; its term s = T is 0."""
-    return average_forgetting(a) * (len(a) - 1) / len(a)
+    n = int(_counted(a, sizes).sum())
+    return average_forgetting(a, sizes) * n / (n + 1)
 
 
-def forgetting_max(a: NDArray[np.float64]) -> float:
+def forgetting_max(a: NDArray[np.float64], sizes: Sequence[int] | None = None) -> float:
     """sum over s < T of (max over t of a[t][s] - a[T][s]) / T, PyCIL's forgetting; NaN after one task."""
-    return _mean(np.fmax.reduce(a, axis=0)[:-1] - a[-1, :-1])
+    return _mean((np.fmax.reduce(a, axis=0)[:-1] - a[-1, :-1])[_counted(a, sizes)])
+
+
+def _counted(a: NDArray[np.float64], sizes: Sequence[int] | None) -> NDArray[np.bool_]:
+    """(T,) the tasks before the last that brought classes."""
+    return np.ones(len(a) - 1, bool) if sizes is None else np.array(sizes[:-1]) > 0
 
 
 def _mean(values: NDArray[np.float64]) -> float:
     return fmean(values.tolist()) if len(values) else float("nan")
 
 
-def per_class(p: Predictions, head: Head) -> dict[str, Figures]:
+def per_class(p: Predictions, head: Head, counted: NDArray[np.bool_] | slice = ALL) -> dict[str, Figures]:
     """Recall, precision, F1 and number of images by the name of the class."""
-    columns = {rate: _plain(values) for rate, values in rates(confusion(p, head)).items()}
+    columns = {rate: plain(values) for rate, values in rates(confusion(p, head, counted)).items()}
     return {name: {rate: column[i] for rate, column in columns.items()} for i, name in enumerate(p.classes)}
 
 
@@ -142,28 +157,18 @@ def per_source(p: Predictions, head: Head) -> dict[str, Figures]:
     """The figures of each source's images alone; empty where no source is known.
 
     Recall, precision and F1 are means over the classes that occur in the source."""
-    names = sorted(set(p.sources)) if any(p.sources) else []
-    return {name: _of_source(_only(p, name), head) for name in names}
-
-
-def _only(p: Predictions, source: str) -> Predictions:
-    rows = [row for row, name in enumerate(p.sources) if name == source]
-    return replace(
-        p,
-        images=tuple(p.images[row] for row in rows),
-        labels=p.labels[rows],
-        scores=p.scores[rows],
-        distances=None if p.distances is None else p.distances[rows],
-        sources=(source,) * len(rows),
-    )
-
-
-def _of_source(p: Predictions, head: Head) -> Figures:
-    by_class = rates(confusion(p, head))
-    occurs = by_class["images"] > 0
-    means = {rate: float(values[occurs].mean()) for rate, values in by_class.items()}
-    own = {"accuracy": accuracy(p, head), "images": len(p.images), "per_class": per_class(p, head)}
-    return means | own
+    by_source: dict[str, Figures] = {}
+    for name in sorted(set(p.sources)) if any(p.sources) else []:
+        own = np.array(p.sources) == name
+        counts = confusion(p, head, own)
+        by_class = rates(counts)
+        occurs = by_class["images"] > 0
+        by_source[name] = {rate: float(values[occurs].mean()) for rate, values in by_class.items()} | {
+            "accuracy": float(accuracy_from(counts.trace(), counts.sum())),
+            "images": int(counts.sum()),
+            "per_class": per_class(p, head, own),
+        }
+    return by_source
 
 
 def summarise(predictions: Sequence[Predictions]) -> Figures:
@@ -178,7 +183,7 @@ def summarise(predictions: Sequence[Predictions]) -> Figures:
 
 
 def _of_head(predictions: Sequence[Predictions], head: Head) -> Figures:
-    a = task_accuracy(predictions, head)
+    a, sizes = task_accuracy(predictions, head), task_sizes(predictions)
     acc = [accuracy(p, head) for p in predictions]
     f1 = [macro_f1(p, head) for p in predictions]
     confusions = [confusion(p, head).tolist() for p in predictions]
@@ -189,13 +194,13 @@ def _of_head(predictions: Sequence[Predictions], head: Head) -> Figures:
         "f1_last": f1[-1],
         "acc_avg": fmean(acc),
         "f1_avg": fmean(f1),
-        "af": _plain(average_forgetting(a)),
-        "af_printed": _plain(af_printed(a)),
-        "forgetting_max": _plain(forgetting_max(a)),
+        "af": plain(average_forgetting(a, sizes)),
+        "af_printed": plain(af_printed(a, sizes)),
+        "forgetting_max": plain(forgetting_max(a, sizes)),
         "balanced_last": balanced_accuracy(last, head),
         "acc": acc,
         "f1": f1,
-        "task_accuracy": _plain(a),
+        "task_accuracy": plain(a),
         "confusion": confusions[-1],
         "confusions": confusions,
         "per_class": per_class(last, head),
@@ -204,6 +209,6 @@ def _of_head(predictions: Sequence[Predictions], head: Head) -> Figures:
     }
 
 
-def _plain(values: Any) -> Any:
+def plain(values: Any) -> Any:
     """Python numbers in lists; None for NaN, which JSON does not know."""
     return np.where(np.isnan(values), np.array(None), values).tolist()

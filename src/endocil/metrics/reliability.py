@@ -3,6 +3,7 @@
 Guo et al., ICML 2017. `model.calibration.calibration_error` is the same number of a model's held-out images.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,10 +35,10 @@ def calibration_measure(confidence: Floats, correct: Bools, counted: Bools) -> M
     return Measure(tally.astype(np.float32), value)
 
 
-def errors_by_chance(confidence: Floats, resamples: int, seed: int = 0) -> Floats:
+def errors_by_chance(confidence: Floats, resamples: int) -> Floats:
     """(R,) calibration errors of perfectly calibrated predictions with these confidences: few images are never 0."""
     bins = np.eye(BINS, dtype=np.float32)[_bin_of(confidence)]
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(0)
     rows = max(1, BLOCK // len(confidence))
     errors = []
     for start in range(0, resamples, rows):
@@ -48,21 +49,21 @@ def errors_by_chance(confidence: Floats, resamples: int, seed: int = 0) -> Float
     return np.concatenate(errors).astype(float)
 
 
-def reliability(confidence: Floats, correct: Bools) -> tuple[Bin, ...]:
+def reliability(confidence: Floats, correct: Bools, n_bins: int = BINS) -> tuple[Bin, ...]:
     """The bins that contain images."""
-    bin_of = _bin_of(confidence)
-    return tuple(
-        Bin(
-            100 * b / BINS,
-            100 * (b + 1) / BINS,
-            int(inside.sum()),
-            100 * float(confidence[inside].mean()),
-            100 * float(correct[inside].mean()),
-        )
-        for b in range(BINS)
-        if (inside := bin_of == b).any()
-    )
+    bin_of = _bin_of(confidence, n_bins)
+    bins = []
+    for b in np.unique(bin_of).tolist():
+        inside = bin_of == b
+        means = (100 * float(values[inside].mean()) for values in (confidence, correct))
+        bins.append(Bin(100 * b / n_bins, 100 * (b + 1) / n_bins, int(inside.sum()), *means))
+    return tuple(bins)
 
 
-def _bin_of(confidence: Floats) -> Indices:
-    return np.minimum((confidence * BINS).astype(np.int64), BINS - 1)
+def expected_error(bins: Sequence[Bin]) -> float:
+    """Expected calibration error in points: |correct - confidence|, mean over the images."""
+    return float(np.average([abs(one.right - one.confidence) for one in bins], weights=[one.images for one in bins]))
+
+
+def _bin_of(confidence: Floats, n_bins: int = BINS) -> Indices:
+    return np.minimum((confidence * n_bins).astype(np.int64), n_bins - 1)

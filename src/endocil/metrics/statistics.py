@@ -1,4 +1,4 @@
-"""Confidence intervals, paired tests, corrections for many comparisons, and ranks, from arrays alone.
+"""Confidence intervals, paired tests and corrections for many comparisons, from arrays alone.
 
 A measure is a function of sums over test images, so a resample is one matrix product: how often each unit was
 drawn times what each unit adds to the sums. A unit is an image, or a group of images (a patient, a clip, near
@@ -41,9 +41,7 @@ def accuracy_measure(right: Bools, counted: Bools) -> Measure:
 
 def macro_f1_measure(labels: Indices, predicted: Indices, n_classes: int, counted: Bools) -> Measure:
     """Plain mean over the classes of 2 TP / (images + predicted), 0 where a class has neither."""
-    own, given = (
-        np.eye(n_classes, dtype=np.float32)[rows] * counted[:, None] for rows in (labels, predicted)
-    )
+    own, given = (np.eye(n_classes, dtype=np.float32)[rows] * counted[:, None] for rows in (labels, predicted))
     tally = np.concatenate([own * given, own + given], axis=1)  # (N, 2C)
 
     def value(sums: Floats) -> Floats:
@@ -82,10 +80,9 @@ class Resampling:
     def values(self, measures: Sequence[Measure]) -> Floats:
         """Each measure in each resample, (R, M)."""
         n_units = int(self.units.max()) + 1
-        pairs = [(measure, _by_unit(measure.tally, self.units, n_units)) for measure in measures]
-        blocks = [
-            [m.value((drawn @ tally).astype(float)) for m, tally in pairs] for drawn in self._draws(n_units)
-        ]
+        by_unit = [[np.bincount(self.units, column, n_units) for column in measure.tally.T] for measure in measures]
+        pairs = [(m, np.stack(own, axis=1).astype(np.float32)) for m, own in zip(measures, by_unit, strict=True)]
+        blocks = [[m.value((drawn @ tally).astype(float)) for m, tally in pairs] for drawn in self._draws(n_units)]
         return np.concatenate(blocks, axis=1).T
 
     def _draws(self, n_units: int) -> Iterator[NDArray[np.float32]]:
@@ -100,10 +97,6 @@ class Resampling:
             for own in members:
                 drawn[:, own] = _counts(random, n, len(own))
             yield drawn
-
-
-def _by_unit(tally: NDArray[np.float32], units: Indices, n_units: int) -> NDArray[np.float32]:
-    return np.stack([np.bincount(units, column, n_units) for column in tally.T], axis=1).astype(np.float32)
 
 
 def _counts(random: np.random.Generator, rows: int, n: int) -> NDArray[np.int64]:
@@ -141,7 +134,7 @@ def bootstrap_p(differences: Floats) -> float:
 
 def mcnemar_p(right: Bools, other_right: Bools) -> float:
     """Exact two-sided McNemar test: of the images that only one of two gets right, does each get half?"""
-    from scipy.stats import binomtest  # type: ignore[import-untyped]
+    from scipy.stats import binomtest
 
     only = int(np.sum(right & ~other_right))
     discordant = only + int(np.sum(~right & other_right))
@@ -178,11 +171,12 @@ def friedman(scores: Floats) -> tuple[float, float]:
     return statistic, float(chi2.sf(statistic, k - 1))
 
 
-def t_quantile(freedom: int, level: float = LEVEL) -> float:
-    """t with P(-t < T < t) = level."""
-    from scipy.stats import t
+def critical_difference(n_methods: int, n_data: int, level: float = LEVEL) -> float:
+    """Nemenyi's: methods whose mean ranks over so many data sets differ by less are not told apart."""
+    from scipy.stats import studentized_range
 
-    return float(t.ppf((1 + level) / 2, freedom))
+    q = float(studentized_range.ppf(level, n_methods, np.inf)) / math.sqrt(2)
+    return q * math.sqrt(n_methods * (n_methods + 1) / (6 * n_data))
 
 
 def paired_t_p(differences: Sequence[float]) -> float:

@@ -1,7 +1,11 @@
-"""Probabilities that mean what they say, and a threshold for out-of-distribution images.
+"""Calibrated probabilities, and a score and a threshold for out-of-distribution images.
 
-Both are fitted on held-out images, which were never trained on. The softmax head's logits are divided by one
-temperature (Guo et al., ICML 2017); minus the squared distances to the class means by another.
+Temperatures and threshold are fitted on held-out images, which were never trained on. The softmax head's logits are
+divided by one temperature (Guo et al., ICML 2017); minus the squared distances to the class means by another.
+
+The out-of-distribution score is the Mahalanobis distance of an image's feature to the nearest class mean, by the
+covariance of the exemplars around their class means (Lee et al., NeurIPS 2018). A plain distance hardly sees the
+directions in which the learned classes do not vary, and noise, wrong colours or another organ move features there.
 """
 
 import math
@@ -12,17 +16,19 @@ from torch import Tensor
 from torch.nn import functional
 
 from endocil.data.seeding import generator
-from endocil.learning.features import look
+from endocil.learning.features import Outputs, outputs_of
 from endocil.learning.memory import KeptImages
 from endocil.methods import Method
 from endocil.model.manifest import Calibration
-from endocil.model.out_of_distribution import ood_scores
 
 FOLDS = 5
 BINS = 15
 RATE = 0.05
 NAMED = 10  # classes in a note
-COLDEST, HOTTEST = 1e-4, 1e4  # temperatures that are looked at
+COLDEST, HOTTEST = 1e-4, 1e4  # temperatures that are tried
+MOST_FEATURES = 4096  # the matrix has this number squared: beyond, it would be larger than the network
+SHRINKAGE = 0.1  # share of the mean variance that every direction gets: few exemplars, many directions
+MEANS, WHITENING = "means", "whitening"
 
 
 def calibrate(
@@ -34,32 +40,41 @@ def calibrate(
     rate: float = RATE,
     batch: int = 64,
 ) -> Calibration | None:
-    """None where a class has no held-out images, or there are too few to fit on some and measure on others.
+    """Fit both temperatures and the threshold on the held-out images.
 
-    `spread` as of `out_of_distribution.spread_of`."""
+    None if a class has no held-out images, or there are too few groups to cross-fit. `spread`: from `spread_of`."""
     if without_held_out(held_out, classes):
         return None
     labels = torch.tensor([classes.index(one.class_name) for one in held_out.provenance])
     folds = folds_of([one.group or f"image {i}" for i, one in enumerate(held_out.provenance)])
     if len(set(folds.tolist())) < 2:
         return None
-    seen = look(method, held_out.pixels, batch)
-    crossed = cross_fitted(seen.logits, labels, folds)
-    scores = ood_scores(seen, spread)
+    outputs = outputs_of(method, held_out.pixels, batch)
+    temperature, error_before, error = _fitted(outputs.logits, labels, folds)
+    scores = ood_scores(outputs, spread)
     return Calibration(
         images=len(labels),
-        temperature=fit_temperature(seen.logits, labels),
-        mean_temperature=None if seen.distances is None else fit_temperature(-seen.distances, labels),
-        error_before=calibration_error(functional.softmax(seen.logits.double(), dim=1), labels),
-        error=calibration_error(crossed, labels),
+        temperature=temperature,
+        mean_temperature=None if outputs.distances is None else _fitted(-outputs.distances, labels, folds)[0],
+        error_before=error_before,
+        error=error,
         folds=int(folds.max()) + 1,
         ood_threshold=threshold_of(scores, rate),
         ood_rate=rate,
     )
 
 
+def _fitted(scores: Tensor, labels: Tensor, folds: Tensor) -> tuple[float, float, float]:
+    """The temperature, and the calibration error with temperature 1 and with those fitted on the other folds.
+
+    Where the fitted ones are worse on images that they were not fitted on, the temperature stays 1."""
+    before = calibration_error(probabilities(scores, None), labels)
+    after = calibration_error(cross_fitted(scores, labels, folds), labels)
+    return (fit_temperature(scores, labels) if after <= before else 1.0), before, after
+
+
 def without_held_out(held_out: KeptImages, classes: Sequence[str]) -> list[str]:
-    """Classes that a calibration would say nothing of."""
+    """Classes without held-out images."""
     have = {one.class_name for one in held_out.provenance}
     return [name for name in classes if name not in have]
 
@@ -69,18 +84,27 @@ def why_uncalibrated(held_out: KeptImages, classes: Sequence[str]) -> str:
         return "no held-out images"
     lacking = without_held_out(held_out, classes)
     more = f" and {len(lacking) - NAMED:,} more classes" if len(lacking) > NAMED else ""
+    return f"no held-out images of {', '.join(lacking[:NAMED])}{more}" if lacking else "too few held-out images"
+
+
+def why_unimproved(calibration: Calibration) -> str:
+    """Why probabilities are as the network gives them despite held-out images; "" where they are calibrated."""
+    if calibration.improved:
+        return ""
     return (
-        f"no held-out images of {', '.join(lacking[:NAMED])}{more}" if lacking else "too few held-out images"
+        f"a temperature fitted on {calibration.images:,} held-out images makes the expected calibration error worse "
+        f"(cross-fitted: {calibration.error_before:.3f} before, {calibration.error:.3f} after): it stays 1, and "
+        f"probabilities are not calibrated"
     )
 
 
 def why_unflagged(calibration: Calibration) -> str:
-    """Why no image is flagged as out of distribution, though probabilities are calibrated; "" where images are."""
+    """Why a calibrated model flags no image as out of distribution; "" if it has a threshold."""
     if calibration.ood_threshold is not None:
         return ""
     rate = calibration.ood_rate
     return (
-        f"{calibration.images:,} held-out images cannot set a rate of {100 * rate:g} %; at least "
+        f"{calibration.images:,} held-out images are too few for a threshold that flags {100 * rate:g} %; at least "
         f"{least_images(rate):,} are needed: no image is flagged as out of distribution"
     )
 
@@ -88,7 +112,7 @@ def why_unflagged(calibration: Calibration) -> str:
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     """The temperature with the least negative log-likelihood, where one label in n + 1 is a blind guess.
 
-    Without that guess, images that are all classified right would ask for probabilities of exactly 1. The loss is
+    Without that guess, images that are all classified correctly would make every probability exactly 1. The loss is
     convex in 1 / temperature, so its slope has one zero, found by bisection."""
     scores = logits.double()
     guess = 1.0 / (len(labels) + 1)
@@ -106,12 +130,12 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
 
 def cross_fitted(logits: Tensor, labels: Tensor, folds: Tensor) -> Tensor:
-    """Probabilities of each image by the temperature of the other folds: what an image never seen would get."""
-    found = torch.empty(logits.shape, dtype=torch.float64)
+    """Probabilities of each image by the temperature fitted on the other folds, as for an unseen image."""
+    fitted = torch.empty(logits.shape, dtype=torch.float64)
     for fold in torch.unique(folds).tolist():
         mine = folds == fold
-        found[mine] = probabilities(logits[mine], fit_temperature(logits[~mine], labels[~mine]))
-    return found
+        fitted[mine] = probabilities(logits[mine], fit_temperature(logits[~mine], labels[~mine]))
+    return fitted
 
 
 def probabilities(scores: Tensor, temperature: float | None) -> Tensor:
@@ -119,7 +143,7 @@ def probabilities(scores: Tensor, temperature: float | None) -> Tensor:
 
 
 def folds_of(groups: Sequence[str], n: int = FOLDS) -> Tensor:
-    """The fold of each image; images of one group share theirs. As even as the groups allow."""
+    """The fold of each image; images of one group are in the same fold. Folds are as even as the groups allow."""
     names = sorted(set(groups))
     order = torch.randperm(len(names), generator=generator(0, "calibration folds")).tolist()
     members = {name: [i for i, group in enumerate(groups) if group == name] for name in names}
@@ -132,26 +156,66 @@ def folds_of(groups: Sequence[str], n: int = FOLDS) -> Tensor:
     return folds
 
 
-def calibration_error(told: Tensor, labels: Tensor, bins: int = BINS) -> float:
+def calibration_error(predicted_probabilities: Tensor, labels: Tensor, bins: int = BINS) -> float:
     """Expected calibration error: |accuracy - mean probability| of the predicted class, over bins of equal width."""
-    probability, predicted = told.max(dim=1)
-    right = (predicted == labels).to(told)
+    probability, predicted = predicted_probabilities.max(dim=1)
+    correct = (predicted == labels).to(probability)
     bin_of = (probability * bins).long().clamp_max(bins - 1)
-    gaps = torch.zeros(bins, dtype=told.dtype).index_add_(0, bin_of, right - probability)
+    gaps = torch.zeros(bins, dtype=probability.dtype).index_add_(0, bin_of, correct - probability)
     return float(gaps.abs().sum() / len(labels))
 
 
 def least_images(rate: float) -> int:
-    """With fewer even what is farther than all of them is not as rare as `rate`."""
+    """How many held-out scores a threshold for this rate needs."""
     return math.ceil(1.0 / rate - 1.0 - 1e-9)
 
 
 def threshold_of(scores: Tensor, rate: float) -> float | None:
-    """As many scores lie above it as one more image of the same kind does with the probability `rate`, or fewer.
+    """The threshold that a new image like these exceeds with probability `rate` at most (split conformal).
 
-    None where there are too few scores for that."""
+    None if there are too few scores for that."""
     n = len(scores)
     if n < least_images(rate):
         return None
     place = min(n, math.ceil((n + 1) * (1.0 - rate)))
     return float(scores.double().sort().values[place - 1])
+
+
+def spread_of(method: Method, exemplars: KeptImages, classes: Sequence[str], *, batch: int = 64) -> dict[str, Tensor]:
+    """The covariance of the exemplars' features around their class means, as a whitening matrix, and these means.
+
+    Empty if a class has no exemplars, or there are very many features (DER concatenates those of all tasks)."""
+    if {one.class_name for one in exemplars.provenance} != set(classes):
+        return {}
+    labels = torch.tensor([classes.index(one.class_name) for one in exemplars.provenance])
+    return spread_of_features(outputs_of(method, exemplars.pixels, batch).features, labels)
+
+
+def spread_of_features(features: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """`whitening` (d, d): whitened features lie about 1 from their class mean. `means` (C, d): whitened."""
+    rows = features.double()
+    if rows.shape[1] > MOST_FEATURES:
+        return {}
+    means = torch.stack([rows[labels == label].mean(dim=0) for label in range(int(labels.max()) + 1)])
+    apart = rows - means[labels]
+    covariance = apart.T @ apart / len(rows)  # (d, d)
+    level = float(covariance.diagonal().mean())
+    if not level > 1e-12 * float(rows.square().mean()):  # one exemplar a class, or all the same
+        return {}
+    n = len(covariance)
+    shrunk = (1.0 - SHRINKAGE) * covariance + SHRINKAGE * level * torch.eye(n, dtype=torch.float64)
+    whitening = torch.linalg.cholesky(torch.linalg.inv(shrunk)) / math.sqrt(n)
+    return {MEANS: (means @ whitening).float(), WHITENING: whitening.float()}
+
+
+def ood_scores(outputs: Outputs, spread: Mapping[str, Tensor]) -> Tensor:
+    """(n,) Mahalanobis distance to the nearest class mean; about 1 for an exemplar.
+
+    Without `spread`: the plain distance to the nearest class mean. Without class means: minus the largest logit."""
+    if spread:
+        return torch.cdist(
+            outputs.features @ spread[WHITENING], spread[MEANS], compute_mode="donot_use_mm_for_euclid_dist"
+        ).amin(dim=1)
+    if outputs.distances is not None:
+        return outputs.distances.min(dim=1).values.clamp_min(0).sqrt()
+    return -outputs.logits.max(dim=1).values

@@ -1,9 +1,13 @@
-"""What a model says of itself: settings, classes and when they were learned, calibration, results, history."""
+"""The manifest of a model file: settings, classes and when they were learned, calibration, results, history."""
 
+from datetime import UTC, datetime
+from importlib.metadata import version
+from itertools import accumulate
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from endocil.data.scenario import Task
 from endocil.errors import EndocilError
 from endocil.io.terminal import refuse_control
 
@@ -11,12 +15,13 @@ FORMAT = 3
 MOST_CLASSES = 10_000  # more are refused before any memory is taken for them
 MOST_TASKS = 1_000
 LONGEST_NAME = 1024  # characters
+LONGEST_CELL = 4096  # characters, in the table of the images
 LONGEST_TERMS = 4_000  # characters: they stand beside every image
 LARGEST_SIZE = 2048  # pixels along a side of what the network sees
 
 
 def _between(least: int, most: int) -> AfterValidator:
-    """A text of so many characters. Field(max_length) would refuse names of files that are no valid UTF-8."""
+    """A text of this length. Field(max_length) would refuse file names that are not valid UTF-8."""
 
     def checked(text: str) -> str:
         if not least <= len(text) <= most:
@@ -50,8 +55,9 @@ class LearnedClass(_Facts):
 class Preprocessing(_Facts):
     """From an image to what the network sees."""
 
-    size: int = Field(ge=16, le=LARGEST_SIZE)  # pixels: resized to size x size, whatever its shape
+    size: int = Field(ge=16, le=LARGEST_SIZE)  # pixels along a side of the square that the network sees
     crop_frame: bool  # the black frame around the scope's view is cut away first
+    fit: Literal["stretch", "pad"] = "stretch"  # to the square, whatever its shape; or in proportion, on black
     mean: Triple  # of values from 0 to 1, red, green, blue
     deviation: Triple
     rules: Text  # of decoding; other rules give slightly other pixels
@@ -61,13 +67,18 @@ class Calibration(_Facts):
     """Fitted on held-out images, which were never trained on."""
 
     images: int = Field(ge=2, lt=2**53)
-    temperature: Temperature  # the softmax head's logits are divided by it
+    temperature: Temperature  # the softmax head's logits are divided by it; 1 where a fitted one is no improvement
     mean_temperature: Temperature | None = None  # likewise minus the squared distances to the class means
     error_before: Share  # expected calibration error with temperature 1
     error: Share  # and with temperatures fitted on the other folds' images
     folds: int = Field(ge=2, le=100)
     ood_threshold: float | None  # an image with a larger score is flagged; none: too few images
     ood_rate: float = Field(gt=0, lt=1)  # the share of images of learned classes that the threshold flags
+
+    @property
+    def improved(self) -> bool:
+        """Whether a fitted temperature is better than 1 on images that it was not fitted on."""
+        return self.error <= self.error_before
 
 
 class Step(_Facts):
@@ -79,19 +90,25 @@ class Step(_Facts):
     parent: Digest | None  # the model file it was made from; none: a model that was never saved
     added: dict[Name, Count] = {}  # images that were learned, by class
     changes: tuple[Text, ...] = ()  # settings that were changed for this step
-    removed: dict[Text, Count] = {}  # images that were taken out, by what was asked for
+    removed: dict[Text, Count] = {}  # number of removed images, by field: group, image or source
     note: Text = ""
 
 
+def step_now(by: Literal["run", "learn", "forget"], parent: str, **facts: Any) -> Step:
+    """A step made now by this version; `parent`: the digest of the model file, or ""."""
+    made = datetime.now(UTC).isoformat(timespec="seconds")
+    return Step(made=made, by=by, endocil=version("endocil"), parent=parent or None, **facts)
+
+
 class Terms(_Facts):
-    """Under which the images inside may be kept and used; said by whoever made the model."""
+    """Licence and consent of the images inside, as stated by the model's author."""
 
     licence: Text = ""
     consent: Text = ""
 
 
 def terms_of(licence: str, consent: str) -> Terms:
-    """Checked, as somebody typed them."""
+    """Terms from options, checked."""
     for name, text in (("--licence", licence), ("--consent", consent)):
         refuse_control(name, text)
         if len(text) > LONGEST_TERMS:
@@ -114,4 +131,25 @@ class Manifest(_Facts):
     terms: Terms = Terms()
     history: tuple[Step, ...] = Field(min_length=1, max_length=100_000)  # the oldest first
     learns: bool  # holds exemplars, or learns without any
-    keeps_images: bool = True  # no: made to hold no image of a patient, and learning on keeps it so
+    keeps_images: bool = True  # false: holds no images of patients, and keeps none when it learns
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """In the order of learning."""
+        return tuple(learned.name for learned in self.classes)
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        starts = (0, *accumulate(self.increments))
+        return tuple(Task(i, starts[i], size) for i, size in enumerate(self.increments))
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> "Manifest":
+        names, sizes = self.class_names, self.increments
+        if len(set(names)) < len(names):
+            raise ValueError("a class is there twice")
+        if sum(sizes) != len(names):
+            raise ValueError(f"{len(names)} classes, but tasks of {list(sizes)[:10]}")
+        if [learned.task for learned in self.classes] != [task for task, n in enumerate(sizes) for _ in range(n)]:
+            raise ValueError("the classes do not stand in the order of their tasks")
+        return self

@@ -1,4 +1,4 @@
-"""A model that lives: it learns classes as they come, predicts among all of them, and keeps what it needs to go on.
+"""A model that keeps learning: it learns classes as they arrive, predicts among all of them, and keeps exemplars.
 
     model = Model.create(method="endocil", size=64)
     model.learn(images, labels)            # and again, as often as new classes or images arrive
@@ -6,54 +6,56 @@
     model.save("model.endocil")
     Model.load("model.endocil")            # a model file, or the folder of a finished run
 
-A run is a loop of `learn_task` and `predict`; `endocil learn` loads a model, calls `learn_task` once and saves it.
+Every way to learn ends in `learn_task`: a run calls it once per task, with `predict` after each; `endocil learn` loads
+a model and calls it through `learn_in_folder`, which adds checkpoints; `learn` takes images from Python and does the
+same in a temporary folder.
 """
 
+import copy
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
-from functools import cached_property
-from importlib.metadata import version
-from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from endocil.data.augment import DEVIATION, MEAN
+from endocil.data.batches import ImageSet
 from endocil.data.cache import Images
 from endocil.data.decode import RULES
-from endocil.data.inputs import ImageInputs, Inputs, Wanted, inputs_of, read_arrays
+from endocil.data.inputs import ImageInputs, Inputs, PathsOrImages, Texts, inputs_of, read_arrays
 from endocil.data.scenario import Task
 from endocil.data.seeding import generator
 from endocil.errors import EndocilError, SettingsError
 from endocil.io.files import portable
 from endocil.learning.build import build_learner, build_learning, build_memory, complete
 from endocil.learning.checkpoint import Checkpoint, Position, load_checkpoint, restore
-from endocil.learning.environment import environment
-from endocil.learning.events import Journal, Show
-from endocil.learning.features import unit_features
+from endocil.learning.events import Journal, Show, environment
+from endocil.learning.feature_store import FeatureStore
+from endocil.learning.features import l2_normalise, outputs_of
 from endocil.learning.learner import Learner
 from endocil.learning.memory import ExemplarMemory, KeptImages, keep_images, no_images
 from endocil.learning.parallel import learning_on
 from endocil.methods import Method
-from endocil.model.calibration import RATE, calibrate, why_uncalibrated, why_unflagged
+from endocil.methods.frozen import FrozenMethod
+from endocil.model.calibration import RATE, calibrate, spread_of, why_uncalibrated, why_unflagged, why_unimproved
 from endocil.model.file import ModelFile, read_model_file, write_model_file
-from endocil.model.inference import Predicted, Progress, Watch, predict
-from endocil.model.manifest import LearnedClass, Manifest, Preprocessing, Step, Terms, terms_of
-from endocil.model.new_images import NewImages, NewTask, distinct_names, new_task, split_new_images
-from endocil.model.out_of_distribution import spread_of
+from endocil.model.inference import NO_EXEMPLARS, OnBatch, Progress, predict
+from endocil.model.manifest import Calibration, LearnedClass, Manifest, Preprocessing, Step, Terms, step_now, terms_of
+from endocil.model.new_images import NewImages, NewTask, as_next_task, distinct_names, split_new_images
+from endocil.model.predictions import Predictions
 from endocil.model.restore import model_settings, restored_method
 from endocil.settings.settings import Settings, load_settings
 
-UNTESTED = "not tested: the metrics of the model before say nothing of this one"
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+UNTESTED = "not tested: the metrics of its parent do not apply to this version"
 
 
 class Model:
-    """What has been learned, what is remembered, and what it can answer for."""
+    """A method with its networks, the exemplar memory, the classes, the calibration and the history."""
 
     def __init__(
         self,
@@ -69,9 +71,10 @@ class Model:
         self.name, self.trust = name, trust
         self._manifest: Manifest | None = None  # none: nothing is learned yet
         self.held_out: KeptImages = no_images(settings.data.size)  # never trained on: for calibration
-        self.spread: Mapping[str, Tensor] = {}  # of the exemplars' features: out_of_distribution.py
+        self.spread: Mapping[str, Tensor] = {}  # of the exemplars' features: calibration.py
         self.digest = ""  # of the file it was last read from or saved to
         self._changes: tuple[str, ...] = ()
+        self._measured: tuple[KeptImages, Tensor] | None = None  # exemplars, and their features of length 1
 
     @classmethod
     def create(
@@ -85,11 +88,11 @@ class Model:
     ) -> "Model":
         """A model that has learned nothing yet.
 
-        `settings`: a preset's name, a TOML file, a dictionary or Settings, of which data and tasks play no part but
-        for sizes and `scenario.validation`. `method` and `size` (pixels along a side) are changes to them."""
+        `settings`: a preset's name, a TOML file, a dictionary or Settings. Of [data] and [scenario] only `size`,
+        `crop_frame`, `fit`, `validation` and `split_seed` are used. `method` and `size` (in pixels) override them."""
         changes = [f"method.name={method}"] if method else []
         changes += [f"data.size={size}"] if size else []
-        chosen = complete(load_settings(settings or {}, changes), data=False)
+        chosen = complete(load_settings(settings or {}, changes).trusted(), data=False)
         built, _ = build_learning(chosen)
         return cls(chosen, built, build_memory(chosen) if built.replay else None, name=name, trust=trust)
 
@@ -104,8 +107,8 @@ class Model:
     ) -> "Model":
         """Read and check a model file, or that of a finished run's folder; damaged files are refused in one line.
 
-        `changes` such as "train.epochs=10" are as those of `endocil learn --set`. `trust` lets the file name code of
-        other packages, which is run then; nothing in the file itself is ever run."""
+        `changes` such as "train.epochs=10" mean the same as in `endocil learn --set`. `trust` allows the file to name
+        code of other packages, which is then imported and run; nothing in the file itself is ever run."""
         return cls.from_file(read_model_file(path), changes=changes, trust=trust, device=device)
 
     @classmethod
@@ -119,33 +122,34 @@ class Model:
     ) -> "Model":
         settings = model_settings(file, changes, trust=trust)
         method = restored_method(file, settings, torch.device(device or "cpu"))
-        model = cls(settings, method, build_memory(settings) if method.replay else None, trust=trust)
-        model._fill(file)
-        model._changes = tuple(changes)
+        memory = build_memory(settings) if method.replay else None
+        model = cls(settings, method, memory, name=file.manifest.name, trust=trust)
+        model._manifest, model.digest, model._changes = file.manifest, file.digest, tuple(changes)
+        model.held_out, model.spread = file.held_out, file.spread
+        if memory is not None:
+            memory.load(file.exemplars, file.classes)
         return model
-
-    def _fill(self, file: ModelFile) -> None:
-        self.name, self._manifest, self.digest = file.manifest.name, file.manifest, file.digest
-        self.held_out, self.spread = file.held_out, file.spread
-        if self.memory is not None:
-            self.memory.load(file.exemplars, file.classes)
-        self._forget_cached()
-
-    def _forget_cached(self) -> None:
-        self.__dict__.pop("exemplar_features", None)
 
     # --- what it knows
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes in the order of learning."""
-        return tuple(one.name for one in self._manifest.classes) if self._manifest else ()
+        return self._manifest.class_names if self._manifest else ()
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        sizes = self._manifest.increments if self._manifest else ()
-        starts = (0, *accumulate(sizes))
-        return tuple(Task(i, start, size) for i, (start, size) in enumerate(zip(starts, sizes, strict=False)))
+        return self._manifest.tasks if self._manifest else ()
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """Temperatures and the out-of-distribution threshold; None before it is calibrated."""
+        return self._manifest.calibration if self._manifest else None
+
+    @property
+    def history(self) -> tuple[Step, ...]:
+        """What was learned or removed and when, oldest first."""
+        return self._manifest.history if self._manifest else ()
 
     @property
     def exemplars(self) -> KeptImages:
@@ -153,19 +157,23 @@ class Model:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is to be known before its predictions are used."""
-        notes, learned = [], self.manifest
+        """What users of its predictions must know."""
+        learned, notes = self.manifest, []
         if learned.calibration is None:
-            notes.append(
-                "not calibrated: probabilities are too high, and nothing is flagged as out of distribution"
-            )
-        elif why_unflagged(learned.calibration):
-            notes.append(why_unflagged(learned.calibration))
+            why = "the model is kept without images, and so without held-out images"
+            if learned.keeps_images:
+                why = why_uncalibrated(self.held_out, self.classes)
+            notes.append(f"{why}: probabilities are not calibrated, and no image is flagged as out of distribution")
+        else:
+            notes += filter(None, (why_unimproved(learned.calibration), why_unflagged(learned.calibration)))
         if learned.preprocessing.rules != RULES:
-            notes.append(
-                f"made with {learned.preprocessing.rules}, here are {RULES}: pixels may differ slightly"
-            )
+            notes.append(f"made with {learned.preprocessing.rules}, here are {RULES}: pixels may differ slightly")
         return tuple(notes)
+
+    def limits(self) -> tuple[str, ...]:
+        """What this model cannot do, and why."""
+        unable = () if self.manifest.learns else ("no images inside: the model predicts but cannot learn new classes",)
+        return (*self.notes, *unable)
 
     @property
     def manifest(self) -> Manifest:
@@ -179,20 +187,20 @@ class Model:
     def learn(
         self,
         images: ImageInputs,
-        labels: Sequence[str],
+        labels: Texts,
         *,
-        groups: Sequence[str] | None = None,
-        sources: Sequence[str] | None = None,
+        groups: Texts | None = None,
+        sources: Texts | None = None,
         validation: float | None = None,
         licence: str = "",
         consent: str = "",
         show: Show = lambda record: None,
     ) -> "Model":
-        """One more task: these images of new classes, and of known ones if there are any among them.
+        """Learn one more task: images of new classes, and possibly of known ones.
 
         Images are paths, PIL images or uint8 arrays; labels are names of classes. `groups` (patients, videos) and
         `sources` (devices, centres) go with the images that are kept. `validation`: the share that is held out for
-        calibration. Where learning fails or is interrupted, the model is as before."""
+        calibration. If learning fails or is interrupted, the model stays as it was."""
         terms = terms_of(licence, consent)
         table, pixels = read_arrays(
             images,
@@ -202,39 +210,30 @@ class Model:
             task=len(self.tasks),
             size=self.settings.data.size,
             crop_frame=self.settings.data.crop_frame,
+            fit=self.settings.data.fit,
         )
         new = Images(table, pixels, torch.arange(len(table)), ())
-        step = self.next_task(split_new_images(new, self.settings.scenario, validation))
-        problems = self.problems(step)
+        new_task = self.next_task(split_new_images(new, self.settings.scenario, validation))
+        problems = self.problems(new_task)
         if problems:
             raise EndocilError("; ".join(problems))
-        before = self.file() if self._manifest else None
+        before = dict(vars(self))
+        self.method, self.memory = copy.deepcopy(self.method), copy.copy(self.memory)  # the memory replaces its images
         try:
             with tempfile.TemporaryDirectory() as folder:
-                self.learn_step(step, Path(folder), terms=terms, show=show)
+                self.learn_in_folder(new_task, Path(folder), terms=terms, show=show)
             self.calibrate()
         except BaseException:
-            self._undo(before)
+            vars(self).update(before)
             raise
         return self
 
-    def _undo(self, before: ModelFile | None) -> None:
-        self.method = (
-            build_learning(self.settings)[0]
-            if before is None
-            else restored_method(before, self.settings, self.method.device)
-        )
-        if self.memory is not None:
-            self.memory = build_memory(self.settings)
-        if before is not None:
-            self._fill(before)
-
     def next_task(self, new: NewImages) -> NewTask:
         """The new images as this model's next task, without those that it holds already."""
-        return new_task(self.classes, self.tasks, self.exemplars, self.held_out, new)
+        return as_next_task(self.classes, self.tasks, self.exemplars, self.held_out, new)
 
     def cannot_learn(self) -> str | None:
-        """Why this model can learn nothing more, whatever the images; none where it can."""
+        """Why this model cannot learn any images; None if it can."""
         if self._manifest is None:
             return None
         if self.method.joint:
@@ -245,150 +244,128 @@ class Model:
         if self.method.replay and not self._manifest.learns:
             return (
                 f"the model holds no exemplars (it was made without them), and {self.settings.method.name} "
-                f"cannot learn on without; make it again with 'endocil bundle RUN', without --without-exemplars"
+                f"needs them to learn; make it again with 'endocil bundle RUN', without --without-exemplars"
             )
         return None
 
-    def problems(self, step: NewTask) -> list[str]:
-        """What makes it impossible to learn these images."""
-        if reason := self.cannot_learn():
-            return [reason]
-        names, task = step.classes, step.task
-        counts = step.train.counts(task.n_seen).tolist()
-        if not sum(counts):
-            return ["there are no new images to learn from"]
-        if not task.n_new:
-            known = ", ".join(name for name, n in zip(names, counts, strict=True) if n)
-            return [
-                f"all new images are of known classes ({known}); "
-                f"learning needs at least one new class, and more images of known ones may come with it"
-            ]
-        if task.index == 0 and task.n_new == 1:
-            return ["one class alone cannot be learned first; give at least two"]
-        problems = [
-            f"class '{names[label]}' has {counts[label]} images to learn from; expected at least 2"
-            for label in range(task.n_old, task.n_seen)
-            if counts[label] < 2
-        ]
-        if self.memory is not None:
-            held = self.memory.counts()
-            empty = [names[label] for label in range(task.n_old) if not counts[label] and label not in held]
-            if empty:
-                problems.append(
-                    f"the model holds no exemplars of {', '.join(empty)} any more; add images of it to the new ones"
-                )
-        return problems
+    def problems(self, new_task: NewTask) -> list[str]:
+        """Reasons why these images cannot be learned."""
+        reason = self.cannot_learn()
+        return [reason] if reason else new_task.problems(self.method, self.memory)
 
-    def learn_step(
+    def learn_in_folder(
         self,
-        step: NewTask,
+        new_task: NewTask,
         folder: Path,
         *,
         terms: Terms | None = None,
         show: Show = lambda record: None,
         planned: int = 0,
     ) -> None:
-        """Learn a task in this folder, from its checkpoint where there is one; `planned` images are shown."""
+        """Learn a task with checkpoints in this folder, resuming from one if there is one.
+
+        `planned`: image passes in all, for the progress display."""
         checkpoint = load_checkpoint(folder)
         with learning_on(self.settings.run.accelerator) as fabric:
             journal = Journal(folder / "events.jsonl", show)
             past = journal.cut_back(checkpoint.events if checkpoint else 0)
             done_images = sum(event.get("images", 0) for event in past)
             show({"event": "plan", "images": planned, "done": done_images})
-            if checkpoint is not None:
-                self.method, _ = build_learning(self.settings)
             learner = build_learner(self.settings, self.method, self.memory, folder, fabric, journal)
             if checkpoint is not None:
-                tasks = (*self.tasks, step.task)
-                restore(checkpoint, self.method, self.memory, tasks, step.classes, fabric.device)
-            done = checkpoint is not None and checkpoint.position.task > step.task.index
-            self.learn_task(learner, step, checkpoint, terms=terms, by="learn", done=done)
+                tasks = (*self.tasks, new_task.task)
+                known = len(self.tasks)
+                restore(checkpoint, self.method, self.memory, tasks, new_task.classes, fabric.device, grown=known)
+            done = checkpoint is not None and checkpoint.position.task > new_task.task.index
+            self.learn_task(learner, new_task, checkpoint, terms=terms, by="learn", done=done)
 
     def learn_task(
         self,
         learner: Learner,
-        step: NewTask,
+        new_task: NewTask,
         unfinished: Checkpoint | None = None,
         *,
         terms: Terms | None = None,
         by: Literal["run", "learn"] = "learn",
         done: bool = False,
     ) -> None:
-        """Grow, train, consolidate, choose exemplars, measure class means; then remember what was learned.
+        """Grow, train, consolidate, select exemplars, compute class means; then record what was learned.
 
-        `unfinished`: a checkpoint of this task. `done`: it is learned already, and only has to be remembered."""
+        `unfinished`: a checkpoint of this task. `done`: it was learned before a resume, and is only recorded."""
         terms = terms or Terms()
         if not done:
             learner.learn(
-                step.task,
-                step.train,
-                step.classes,
+                new_task.task,
+                new_task.train,
+                new_task.classes,
                 unfinished,
                 licence=terms.licence,
                 consent=terms.consent,
             )
-            if by == "learn":
-                learner.save(Position(step.task.index + 1))
-        self._remember(step, terms, by)
+            if by == "learn" and not isinstance(self.method, FrozenMethod):  # whose sums take seconds to add again
+                learner.save(Position(new_task.task.index + 1))
+        self._record(new_task, terms, by)
 
-    def _remember(self, step: NewTask, terms: Terms, by: Literal["run", "learn"]) -> None:
-        """The record of what was learned, and some of the images that were held out."""
-        before, task = self._manifest, step.task
-        counts = step.train.counts(task.n_seen).tolist()
+    def _record(self, new_task: NewTask, terms: Terms, by: Literal["run", "learn"]) -> None:
+        """Write what was learned into the manifest, and keep some of the held-out images."""
+        before, task, data = self._manifest, new_task.task, self.settings.data
+        counts = dict(zip(new_task.classes, new_task.train.counts(task.n_seen).tolist(), strict=True))
         known = {one.name: one for one in before.classes} if before else {}
-        classes = tuple(
-            known[name].model_copy(update={"images": known[name].images + n})
-            if name in known
-            else LearnedClass(name=name, task=task.index, images=n)
-            for name, n in zip(step.classes, counts, strict=True)
-        )
-        step_record = Step(
-            made=datetime.now(UTC).isoformat(timespec="seconds"),
-            by=by,
-            endocil=version("endocil"),
-            parent=self.digest or None,
-            added={name: n for name, n in sorted(zip(step.classes, counts, strict=True)) if n},
+        if before is None or before.keeps_images:
+            self.held_out = self.held_out + self._sample_held_out(new_task, terms)
+        history = step_now(
+            by,
+            self.digest,
+            added={name: n for name, n in sorted(counts.items()) if n},
             changes=self._changes,
             note=UNTESTED if by == "learn" else "",
         )
-        if before is None or before.keeps_images:
-            self.held_out = self.held_out + self._sample_held_out(step, terms)
-        data, settings = self.settings.data, self.settings.model_dump(mode="json", exclude_none=True)
-        self._manifest = Manifest(
-            name=self.name,
-            settings=portable(settings),
-            classes=classes,
-            increments=(*(before.increments if before else ()), task.n_new),
-            preprocessing=before.preprocessing
-            if before
-            else Preprocessing(
-                size=data.size, crop_frame=data.crop_frame, mean=MEAN, deviation=DEVIATION, rules=RULES
+        first = {
+            "preprocessing": Preprocessing(
+                size=data.size,
+                crop_frame=data.crop_frame,
+                fit=data.fit,
+                mean=self.method.normalisation.mean,
+                deviation=self.method.normalisation.std,
+                rules=RULES,
             ),
-            calibration=before.calibration if before else None,
-            metrics=None,
-            environment=environment(self.settings),
-            terms=before.terms if before else terms,
-            history=(*(before.history if before else ()), step_record),
-            learns=True,
-            keeps_images=before.keeps_images if before else True,
+            "calibration": None,
+            "terms": terms,
+        }
+        self._manifest = Manifest.model_validate(
+            {
+                **(dict(before) if before else first),
+                "name": self.name,
+                "settings": portable(self.settings.model_dump(mode="json", exclude_none=True)),
+                "classes": [
+                    known[name].model_copy(update={"images": known[name].images + n})
+                    if name in known
+                    else LearnedClass(name=name, task=task.index, images=n)
+                    for name, n in counts.items()
+                ],
+                "increments": (*(before.increments if before else ()), task.n_new),
+                "metrics": None,
+                "environment": environment(self.settings),
+                "history": (*self.history, history),
+                "learns": True,
+            }
         )
         self.digest, self._changes = "", ()
-        self._forget_cached()
 
-    def _sample_held_out(self, step: NewTask, terms: Terms) -> KeptImages:
-        """Of the images that were set aside, so many of each class that it has at most `run.held_out` in all."""
-        had = Counter(one.class_name for one in self.held_out.provenance)
+    def _sample_held_out(self, new_task: NewTask, terms: Terms) -> KeptImages:
+        """A sample of the task's held-out images: at most `run.held_out` of each class, with those kept before."""
+        kept = Counter(one.class_name for one in self.held_out.provenance)
         chosen = [torch.empty(0, dtype=torch.int64)]
-        for label, name in enumerate(step.classes):
-            places = torch.nonzero(step.held_out.labels == label).flatten()
-            most = max(0, self.settings.run.held_out - had[name])
+        for label, name in enumerate(new_task.classes):
+            places = torch.nonzero(new_task.held_out.labels == label).flatten()
+            most = max(0, self.settings.run.held_out - kept[name])
             random = generator(self.settings.seed, "bundle", name)
             chosen.append(places[torch.randperm(len(places), generator=random)[:most].sort().values])
         return keep_images(
-            step.held_out,
+            new_task.held_out,
             torch.cat(chosen),
-            step.classes,
-            task=step.task.index,
+            new_task.classes,
+            task=new_task.task.index,
             licence=terms.licence,
             consent=terms.consent,
         )
@@ -421,18 +398,18 @@ class Model:
         with_exemplars: bool = True,
         ood_rate: float | None = None,
     ) -> None:
-        """Make it ready for others: with results and terms of use, with fewer images or none at all.
+        """Prepare it for others: add results and terms of use, and drop some or all images.
 
-        `held_out`: so many held-out images of each class at most. Without exemplars no image at all is kept; the
-        held-out ones still serve the calibration."""
+        `held_out`: at most this many held-out images of each class. Without exemplars no image is kept at all; the
+        held-out ones are used for the calibration first."""
         terms = terms or Terms()
         if held_out is not None:
-            self.held_out = _first_of_each_class(self.held_out, held_out)
+            self.held_out = self.held_out.first_of_each_class(held_out)
         self.calibrate(ood_rate)
         if terms != Terms():
-            self.held_out = _under_terms(self.held_out, terms)
+            self.held_out = self.held_out.under_terms(terms.licence, terms.consent)
             if self.memory is not None:
-                self.memory.exemplars = _under_terms(self.memory.exemplars, terms)
+                self.memory.exemplars = self.memory.exemplars.under_terms(terms.licence, terms.consent)
         if not with_exemplars:
             self.held_out = no_images(self.settings.data.size)
             if self.memory is not None:
@@ -446,72 +423,65 @@ class Model:
         }
         self._manifest = self.manifest.model_copy(update=changes)
         self.name = name or self.name
-        self._forget_cached()
-
-    def limits(self) -> tuple[str, ...]:
-        """What this model cannot do, and why."""
-        learned, notes = self.manifest, []
-        if learned.calibration is None:
-            why = (
-                why_uncalibrated(self.held_out, self.classes)
-                if learned.keeps_images
-                else "the model is kept without images, and so without held-out images"
-            )
-            notes.append(
-                f"{why}: probabilities are not calibrated, and no image is flagged as out of distribution"
-            )
-        elif why_unflagged(learned.calibration):
-            notes.append(why_unflagged(learned.calibration))
-        if not learned.learns:
-            notes.append("no images inside: the model predicts but cannot learn on")
-        return tuple(notes)
 
     # --- predicting
 
-    @cached_property
+    @property
     def exemplar_features(self) -> Tensor:
-        """(m, d) of length 1, of the exemplars inside; measured when first asked for."""
-        return unit_features(self.method, self.exemplars.pixels)
+        """(m, d) L2-normalised features of the exemplars; computed on first use, and again after learning."""
+        exemplars = self.exemplars
+        if not len(exemplars):
+            return NO_EXEMPLARS
+        if self._measured is None or self._measured[0] is not exemplars:
+            self._measured = exemplars, l2_normalise(outputs_of(self.method, exemplars.pixels).features)
+        return self._measured[1]
 
-    def inputs(self, images: Wanted) -> Inputs:
-        """What `predict` will read."""
-        return inputs_of(images, crop_frame=self.settings.data.crop_frame)
+    def inputs(self, images: PathsOrImages) -> Inputs:
+        """The images that `predict` will read."""
+        return inputs_of(images, crop_frame=self.settings.data.crop_frame, fit=self.settings.data.fit)
 
     def predict(
         self,
-        images: Wanted | Inputs,
+        images: PathsOrImages | Inputs | ImageSet,
         *,
         top: int = 3,
         reasons: int = 0,
         batch: int = 64,
         progress: Progress | None = None,
-        watch: Watch | None = None,
-    ) -> Predicted:
-        """Images: a file, a folder, a CSV file, an ImageTable, or a sequence of paths, PIL images and uint8 arrays.
+        on_batch: OnBatch | None = None,
+        fabric: "Fabric | None" = None,
+        store: FeatureStore | None = None,
+    ) -> Predictions:
+        """Predict images: a file, a folder, a CSV file, a table, or paths, PIL images and uint8 arrays.
 
-        `top`: so many classes are named by `Predicted.top()`. `reasons`: so many nearest exemplars of each image.
-        Images that cannot be read are listed in `unreadable`; where none can be read, that is an error. `watch`
-        is called with each batch."""
+        `top`: so many classes are named by `Predictions.top()`. `reasons`: so many nearest exemplars of each image.
+        There is one row for each image, in their order; one that cannot be read has its reason in `errors`. Where none
+        can be read, that is an error. `on_batch` is called with each batch that was read. A run gives an image set; the
+        processes of `fabric` share it, and `store` keeps the features of a frozen backbone."""
         for option, value, least in (("top", top, 1), ("reasons", reasons, 0), ("batch", batch, 1)):
             if value < least:
                 raise SettingsError(f"{option} is {value}; expected {least} or more")
         return predict(
             self.method,
-            self.manifest,
-            images if isinstance(images, Inputs) else self.inputs(images),
-            exemplars=self.exemplar_features if reasons else torch.zeros(0, 0),
+            images if isinstance(images, Inputs | ImageSet) else self.inputs(images),
+            batch,
+            classes=self.classes,
+            size=self.settings.data.size,
+            calibration=self.manifest.calibration,
             spread=self.spread,
-            top=top,
+            exemplars=self.exemplar_features if reasons else NO_EXEMPLARS,
             reasons=reasons,
-            batch=batch,
+            top=top,
             progress=progress,
-            watch=watch,
+            on_batch=on_batch,
+            fabric=fabric,
+            store=store,
         )
 
     # --- files
 
     def file(self) -> ModelFile:
-        """All of it as it stands in a model file."""
+        """The content of its model file."""
         return ModelFile(
             self.manifest,
             {name: value.detach().cpu().clone() for name, value in self.method.state_dict().items()},
@@ -523,20 +493,6 @@ class Model:
         )
 
     def save(self, path: str | Path) -> str:
-        """Write a model file; its digest, which is the parent of what is learned from here on."""
+        """Write a model file and return its digest, which later versions record as their parent."""
         self.digest = write_model_file(Path(path), self.file())
         return self.digest
-
-
-def _first_of_each_class(kept: KeptImages, most: int) -> KeptImages:
-    seen, rows = Counter[str](), []
-    for row, one in enumerate(kept.provenance):
-        seen[one.class_name] += 1
-        if seen[one.class_name] <= most:
-            rows.append(row)
-    return kept.take(rows)
-
-
-def _under_terms(kept: KeptImages, terms: Terms) -> KeptImages:
-    provenance = (replace(one, licence=terms.licence, consent=terms.consent) for one in kept.provenance)
-    return KeptImages(kept.pixels, tuple(provenance))

@@ -1,14 +1,12 @@
-"""New images for a model: which it holds already, what their classes are called, and which are held out."""
+"""New images as a model's next task: without duplicates of kept images, new classes numbered, some images held out."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from endocil.data.batches import ImageSet
+from endocil.data.batches import ImageSet, pixel_digest
 from endocil.data.cache import Images
 from endocil.data.scenario import Task
 from endocil.data.splits import TEST, TRAIN, VALIDATION, Folds, Split, by_given, with_validation
@@ -16,15 +14,15 @@ from endocil.data.table import ImageTable
 from endocil.errors import DataError, SettingsError
 from endocil.io.files import portable
 from endocil.io.terminal import refuse_control
-from endocil.learning.memory import KeptImages, Provenance
-from endocil.model.images import LONGEST_CELL
-from endocil.model.manifest import LONGEST_NAME
+from endocil.learning.memory import ExemplarMemory, KeptImages, Provenance
+from endocil.methods import Method
+from endocil.model.manifest import LONGEST_CELL, LONGEST_NAME
 from endocil.settings.settings import ScenarioSettings
 
 
 @dataclass(frozen=True, eq=False)
 class NewImages:
-    """Images to learn from (train), to hold out (validation) or to leave alone (test)."""
+    """New images with their part: train, validation (held out) or test (not used)."""
 
     images: Images
     part: np.ndarray  # (N,) str
@@ -32,11 +30,7 @@ class NewImages:
 
 
 def split_new_images(
-    images: Images,
-    scenario: ScenarioSettings,
-    validation: float | None = None,
-    *,
-    notes: tuple[str, ...] = (),
+    images: Images, scenario: ScenarioSettings, validation: float | None = None, *, notes: tuple[str, ...] = ()
 ) -> NewImages:
     """Which of the new images train and which are held out; depends on ids and groups, not on their order."""
     table, seed = images.table, scenario.split_seed
@@ -50,7 +44,7 @@ def split_new_images(
         whole = np.full(len(table), TRAIN, dtype="U10")
         split = Split(with_validation(table, whole, share, seed))
     if share:
-        split = split.telling_what_lacks_validation(table)
+        split = split.with_validation_note(table)
     return NewImages(images, split.part, (*notes, *split.notes))
 
 
@@ -66,9 +60,7 @@ def _refuse_unknown_parts(table: ImageTable) -> None:
     unknown = sorted(set(table.parts) - {TRAIN, VALIDATION, TEST})
     if unknown:
         came = f"'{unknown[0]}'" if unknown[0] else "nothing for some images"
-        raise DataError(
-            f"the split column of the new images says {came}; expected train, validation or test for each"
-        )
+        raise DataError(f"the split column of the new images says {came}; expected train, validation or test for each")
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,13 +73,39 @@ class NewTask:
     held_out: ImageSet
     notes: tuple[str, ...] = ()
 
+    def problems(self, method: Method, memory: ExemplarMemory | None) -> list[str]:
+        """What makes it impossible for this method to learn these images beside the exemplars of this memory."""
+        names, task = self.classes, self.task
+        counts = self.train.counts(task.n_seen).tolist()
+        if not sum(counts):
+            return ["there are no new images to learn from"]
+        if unable := method.problems(task.n_seen):
+            return unable
+        if not task.n_new and not method.learns_known_classes:
+            known = ", ".join(name for name, n in zip(names, counts, strict=True) if n)
+            return [
+                f"all new images are of known classes ({known}); "
+                f"learning needs at least one new class, and more images of known ones may come with it"
+            ]
+        if task.index == 0 and task.n_new == 1:
+            return ["a single class cannot be learned first; give at least two"]
+        problems = [
+            f"class '{names[label]}' has {counts[label]} images to learn from; expected at least 2"
+            for label in range(task.n_old, task.n_seen)
+            if counts[label] < 2
+        ]
+        if memory is not None:
+            held = memory.counts()
+            empty = [names[label] for label in range(task.n_old) if not counts[label] and label not in held]
+            if empty:
+                problems.append(
+                    f"the model holds no exemplars of {', '.join(empty)} any more; add images of it to the new ones"
+                )
+        return problems
 
-def new_task(
-    classes: Sequence[str],
-    tasks: Sequence[Task],
-    exemplars: KeptImages,
-    held_out: KeptImages,
-    new: NewImages,
+
+def as_next_task(
+    classes: Sequence[str], tasks: Sequence[Task], exemplars: KeptImages, held_out: KeptImages, new: NewImages
 ) -> NewTask:
     """The new images as a model's next task.
 
@@ -99,11 +117,7 @@ def new_task(
     ids = [str(portable(name)) for name in table.ids]
     held = _held_out_already(images, ids, held_out)
     aside = np.flatnonzero(new.part != TRAIN).tolist()
-    repeated = {
-        *_exemplars_already(images, ids, exemplars),
-        *held,
-        *_same_pixels(images, aside, exemplars),
-    }
+    repeated = {*_exemplars_already(images, ids, exemplars), *held, *_same_pixels(images, aside, exemplars)}
     rows = np.array([row for row in range(len(table)) if row not in repeated], np.int64)
     left = table.take(rows)
     names_of = [left.classes[label] for label in left.labels.tolist()]
@@ -123,8 +137,7 @@ def new_task(
     part = new.part[rows]
     task = Task(len(tasks), len(classes), len(names) - len(classes))
     train, aside_set = (
-        ImageSet.of(source, torch.from_numpy(np.flatnonzero(part == wanted)))
-        for wanted in (TRAIN, VALIDATION)
+        ImageSet.of(source, torch.from_numpy(np.flatnonzero(part == wanted))) for wanted in (TRAIN, VALIDATION)
     )
     notes = (*new.notes, *_notes(len(repeated), sum(held.values()), renamed))
     return NewTask(task, names, train, aside_set, notes)
@@ -141,9 +154,7 @@ def refuse_unfit_names(table: ImageTable) -> None:
         for text in sorted(set(texts)):
             refuse_control(kind, text)
             if len(text) > most:
-                raise DataError(
-                    f"{kind} has {len(text):,} characters; expected at most {most:,}: {text[:80]}..."
-                )
+                raise DataError(f"{kind} has {len(text):,} characters; expected at most {most:,}: {text[:80]}...")
 
 
 def _exemplars_already(images: Images, ids: Sequence[str], exemplars: KeptImages) -> list[int]:
@@ -151,9 +162,7 @@ def _exemplars_already(images: Images, ids: Sequence[str], exemplars: KeptImages
     table, place = images.table, {one.image: row for row, one in enumerate(exemplars.provenance)}
     rows = []
     for row, name in enumerate(ids):
-        if name not in place or not torch.equal(
-            images.gather(torch.tensor([row]))[0], exemplars.pixels[place[name]]
-        ):
+        if name not in place or not torch.equal(images.gather(torch.tensor([row]))[0], exemplars.pixels[place[name]]):
             continue
         _refuse_other_class(exemplars.provenance[place[name]], name, table.classes[table.labels[row]])
         rows.append(row)
@@ -173,19 +182,13 @@ def _same_pixels(images: Images, rows: Sequence[int], kept: KeptImages) -> dict[
     """Of some rows those with the pixels of a kept image, and where that one came from."""
     if not len(kept):
         return {}
-    provenance_of = {
-        pixel_digest(pixels): one for pixels, one in zip(kept.pixels, kept.provenance, strict=True)
-    }
+    provenance_of = {pixel_digest(pixels): one for pixels, one in zip(kept.pixels, kept.provenance, strict=True)}
     same = {}
     for part in torch.split(torch.tensor(rows, dtype=torch.int64), 256):
         for row, pixels in zip(part.tolist(), images.gather(part), strict=True):
             if (one := provenance_of.get(pixel_digest(pixels))) is not None:
                 same[row] = one
     return same
-
-
-def pixel_digest(pixels: Tensor) -> bytes:
-    return hashlib.sha256(pixels.numpy().tobytes()).digest()
 
 
 def _refuse_other_class(kept: Provenance, image: str, name: str) -> None:

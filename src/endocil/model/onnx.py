@@ -1,4 +1,8 @@
-"""What whoever runs an ONNX file has to know, in the file: classes, how pixels are made, how to use what comes out."""
+"""A model as an ONNX file, for systems that run no Python: pixels in, calibrated probabilities out.
+
+Its metadata describe the classes, the preprocessing and the outputs. The file is written only if onnxruntime and torch
+agree, on one image and on a batch.
+"""
 
 import io
 import json
@@ -17,16 +21,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from endocil.data import frame
+from endocil.data import black_frame
 from endocil.datasets.synthetic import CLASSES, render
 from endocil.errors import EndocilError
-from endocil.io.files import write_atomically
-from endocil.learning.features import CLASS_MEANS, look, unit
+from endocil.io.files import refuse_existing, write_atomically
+from endocil.learning.features import CLASS_MEANS, l2_normalise, outputs_of
 from endocil.methods import Method
-from endocil.model.disclaimer import DISCLAIMER
+from endocil.model import DISCLAIMER
+from endocil.model.calibration import MEANS, WHITENING, ood_scores
 from endocil.model.file import ModelFile, model_path, read_model_file
 from endocil.model.manifest import Calibration, Manifest, Preprocessing
-from endocil.model.out_of_distribution import MEANS, WHITENING, ood_scores
 from endocil.model.restore import model_settings, restored_method
 
 if TYPE_CHECKING:
@@ -36,7 +40,7 @@ INPUT = (
     "uint8, batch x height x width x (red, green, blue), values from 0 to 255; the graph normalises them by mean and "
     "deviation"
 )
-DECODING = (  # images/decode.py and modes.py in words
+DECODING = (  # data/decode.py in words
     "the first page or frame of a file",
     "upright: turned and mirrored as the EXIF orientation of the file says",
     "transparent parts lie on black",
@@ -48,16 +52,21 @@ RESIZING = (
     "to size x size whatever the shape, by a bilinear filter that averages over all the pixels that shrink into one "
     "(Pillow's BILINEAR)"
 )
-SHRINKING = (  # images/jpeg.py in words
+PADDING = (  # data/resize.py in words
+    "decoded whole, without shrinking; by a bilinear filter that averages over all the pixels that shrink into one "
+    "(Pillow's BILINEAR), the longer side to size pixels and the shorter one in proportion, rounded, half a pixel up, "
+    "to 1 at least; then in the middle of a black square of size x size, where an odd rest comes to the right and below"
+)
+SHRINKING = (  # data/decode.py in words
     "a gray or RGB JPEG whose shorter side is at least 9/8 of 2, 4 or 8 times the size is decoded by libjpeg at 1/2, "
     "1/4 or 1/8, the smallest that applies, and resized from there; decoding it whole gives slightly other pixels"
 )
-FRAME = {  # images/frame.py in words
-    "rules": frame.RULES,
-    "black": frame.BLACK,
-    "squares": frame.SQUARES,
-    "edge": frame.EDGE,
-    "smallest": frame.SMALLEST,
+FRAME = {  # data/black_frame.py in words
+    "rules": black_frame.RULES,
+    "black": black_frame.BLACK,
+    "squares": black_frame.SQUARES,
+    "edge": black_frame.EDGE,
+    "smallest": black_frame.SMALLEST,
     "how": "before resizing, from the picture decoded whole, without shrinking: a pixel is lit where its brightest "
     "channel is above black; lay squares of ceil(longer side / squares) pixels from the upper left corner; a square is "
     "lit where at least half its pixels are; the view is the largest area of lit squares that touch by their sides; "
@@ -74,12 +83,12 @@ MEAN_PROBABILITIES = "softmax of -mean_distances / mean_temperature"
 
 
 def describe(model: "onnx.ModelProto", content: ModelFile) -> None:
-    """Write it into the model's metadata."""
+    """Write classes, preprocessing and calibration into the metadata of the ONNX model."""
     import onnx
 
     manifest = content.manifest
     name = manifest.name.encode("utf-8", "backslashreplace").decode()  # of a file, it may be no text
-    said: dict[str, Any] = {
+    metadata: dict[str, Any] = {
         "notice": DISCLAIMER,
         "name": name,
         "classes": json.dumps(content.classes),
@@ -90,18 +99,21 @@ def describe(model: "onnx.ModelProto", content: ModelFile) -> None:
     }
     model.producer_name, model.producer_version = "endocil", version("endocil")
     model.doc_string = f"{DISCLAIMER} {name}: {len(content.classes)} classes."
-    onnx.helper.set_model_props(model, said)
+    onnx.helper.set_model_props(model, metadata)
 
 
 def preprocessing_of(rules: Preprocessing) -> dict[str, Any]:
-    """The constants, and in words what is done with a picture before it is pixels of the right size."""
+    """The constants of the preprocessing, and its rules in words."""
     steps = {"decoding": list(DECODING)}
-    cut: dict[str, Any] = {"frame": FRAME} if rules.crop_frame else {"shrinking": SHRINKING}
-    return {"input": INPUT, **rules.model_dump(mode="json"), **steps, **cut, "resizing": RESIZING}
+    cut: dict[str, Any] = {"frame": FRAME} if rules.crop_frame else {}
+    if not rules.crop_frame and rules.fit == "stretch":
+        cut = {"shrinking": SHRINKING}
+    resizing = PADDING if rules.fit == "pad" else RESIZING
+    return {"input": INPUT, **rules.model_dump(mode="json"), **steps, **cut, "resizing": resizing}
 
 
 def calibration_of(fitted: Calibration, content: ModelFile) -> dict[str, Any]:
-    """Without a threshold there is a score, and nothing says from where on an image is out of distribution."""
+    """Temperatures and threshold as JSON; without a threshold the score is there, but flags nothing."""
     has_means = CLASS_MEANS in content.statistics
     score = SCORE["spread" if content.spread else "means" if has_means else "logits"]
     if fitted.ood_threshold is not None:
@@ -110,11 +122,11 @@ def calibration_of(fitted: Calibration, content: ModelFile) -> dict[str, Any]:
     return {**fitted.model_dump(mode="json"), "ood_score": score, **means}
 
 
-# Does onnxruntime answer as torch does? Asked about pictures, one alone and several at once.
+# --- onnxruntime compared with torch
 
-PARITY_INPUT = "pixels"
+INPUT_NAME = "pixels"
 TOLERANCE = 1e-4  # relative and absolute
-COMPARED = 32  # pictures
+COMPARED = 32  # images
 
 
 def temperature_of(manifest: Manifest) -> float:
@@ -122,7 +134,7 @@ def temperature_of(manifest: Manifest) -> float:
 
 
 def pictures_of(content: ModelFile) -> tuple[Tensor, bool]:
-    """KeptImages to compare on: the model's own, from its first to its last; drawn ones where it holds none."""
+    """Images to compare on: a sample of the model's own; random ones if it holds none."""
     own = torch.cat([content.exemplars.pixels, content.held_out.pixels])
     if len(own):
         step = max(1, len(own) // COMPARED)
@@ -134,34 +146,30 @@ def pictures_of(content: ModelFile) -> tuple[Tensor, bool]:
 
 @torch.no_grad()
 def expected_of(method: Method, content: ModelFile, pixels: Tensor) -> dict[str, Tensor]:
-    """By the functions that train and test with torch, not by the graph that was exported."""
-    seen = look(method, pixels, 8)
+    """Expected outputs, by the functions that runs use, not by the exported graph."""
+    outputs = outputs_of(method, pixels, 8)
     answers = {
-        "logits": seen.logits,
-        "probabilities": functional.softmax(seen.logits / temperature_of(content.manifest), dim=1),
-        "features": seen.features,
+        "logits": outputs.logits,
+        "probabilities": functional.softmax(outputs.logits / temperature_of(content.manifest), dim=1),
+        "features": outputs.features,
     }
-    if seen.distances is not None:
-        answers["mean_distances"] = seen.distances
+    if outputs.distances is not None:
+        answers["mean_distances"] = outputs.distances
     if content.spread:
-        answers["ood_score"] = ood_scores(seen, content.spread)
+        answers["ood_score"] = ood_scores(outputs, content.spread)
     return answers
 
 
-def largest_difference(
-    data: bytes, outputs: tuple[str, ...], pixels: Tensor, expected: dict[str, Tensor]
-) -> float:
-    """The largest difference; one picture alone and several at once, so that the batch is really free."""
-    import onnxruntime  # type: ignore[import-untyped]
+def largest_difference(data: bytes, outputs: tuple[str, ...], pixels: Tensor, expected: dict[str, Tensor]) -> float:
+    """The largest difference, on one image and on a batch, to show that the batch size is dynamic."""
+    import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors
     session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     largest = 0.0
-    start = 0
-    while start < len(pixels):
-        rows = slice(start, start + (1 if start == 0 else 7))
-        answers = session.run(list(outputs), {PARITY_INPUT: pixels[rows].numpy()})
+    for rows in (slice(0, 1), *(slice(start, start + 7) for start in range(1, len(pixels), 7))):
+        answers = session.run(list(outputs), {INPUT_NAME: pixels[rows].numpy()})
         for name, answer in zip(outputs, answers, strict=True):
             there, here = torch.from_numpy(answer), expected[name][rows]
             difference = float((there - here).abs().max())
@@ -171,22 +179,21 @@ def largest_difference(
                     f"onnxruntime and torch differ in {name} by {difference:.2g}, more than {TOLERANCE}; "
                     f"nothing was written"
                 )
-        start = rows.stop
     return largest
 
 
-# A model as an ONNX file, for systems that run no Python: pixels in, calibrated probabilities out.
+# --- the export
 
 OPSET = 18
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how near it is to torch."""
+    """What was written, and its largest difference from torch."""
 
     path: Path
     outputs: tuple[str, ...]
-    pictures: int  # that were compared
+    pictures: int  # images that were compared
     generated: bool  # drawn by a program: the model holds none
     difference: float  # the largest, of all outputs
 
@@ -215,36 +222,39 @@ class Graph(nn.Module):
     @property
     def outputs(self) -> tuple[str, ...]:
         names = ("logits", "probabilities", "features")
-        told = {"mean_distances": self.means, "ood_score": self.whitened}
-        return (*names, *(name for name, needed in told.items() if needed is not None))
+        optional = {"mean_distances": self.means, "ood_score": self.whitened}
+        return (*names, *(name for name, needed in optional.items() if needed is not None))
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         values = (pixels.to(torch.float32) * self.factor + self.shift).permute(0, 3, 1, 2)
         features = self.method.embed(values)
         logits = self.method.classify(features)
-        answers = [logits, functional.softmax(logits / self.temperature, dim=1), features]
+        outputs = [logits, functional.softmax(logits / self.temperature, dim=1), features]
         if self.means is not None:
-            directions = unit(features)
+            directions = l2_normalise(features)
             squares = directions.square().sum(dim=1, keepdim=True) + self.means.square().sum(dim=1)
-            answers.append((squares - 2.0 * directions @ self.means.T).clamp_min(0.0))
+            outputs.append((squares - 2.0 * directions @ self.means.T).clamp_min(0.0))
         if self.whitening is not None and self.whitened is not None:
             apart = (features @ self.whitening)[:, None] - self.whitened  # (B, C, d)
-            answers.append(apart.square().sum(dim=2).amin(dim=1).sqrt())
-        return tuple(answers)
+            outputs.append(apart.square().sum(dim=2).amin(dim=1).sqrt())
+        return tuple(outputs)
 
 
-def export(model: Path | str, path: Path | str, *, trust: bool = False) -> Exported:
-    """Write the model's model as ONNX, once onnxruntime has answered as torch does; whole or not at all."""
+def export(model: Path | str, path: Path | str, *, trust: bool = False, force: bool = False) -> Exported:
+    """Write the model as ONNX, once onnxruntime has given what torch gives; the complete file or none.
+
+    `force`: overwrite an existing file."""
     _refuse_missing_packages()
     model, path = model_path(Path(model)), Path(path)
     _refuse_to_write_over(model, path)
+    refuse_existing(path, force=force)
     content = read_model_file(model)
     method = restored_method(content, model_settings(content, trust=trust), torch.device("cpu"))
     graph = Graph(method, content).eval()
     pixels, generated = pictures_of(content)
-    model = _traced(graph, content.manifest.preprocessing.size)
-    describe(model, content)
-    data = model.SerializeToString()
+    traced = _traced(graph, content.manifest.preprocessing.size)
+    describe(traced, content)
+    data = traced.SerializeToString()
     difference = largest_difference(data, graph.outputs, pixels, expected_of(method, content, pixels))
     write_atomically(path, data)
     return Exported(path, graph.outputs, len(pixels), generated, difference)
@@ -255,13 +265,11 @@ def _refuse_missing_packages() -> None:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
     except ImportError as error:
-        raise EndocilError(
-            f"the export needs {error.name}; install it by: pip install 'endocil[onnx]'"
-        ) from error
+        raise EndocilError(f"the export needs {error.name}; install it by: pip install 'endocil[onnx]'") from error
 
 
 def _refuse_to_write_over(model: Path, path: Path) -> None:
-    """What is read is never written over."""
+    """The model file must not be overwritten by its export."""
     if path.is_dir():
         raise EndocilError(f"{path} is a folder; expected the name of an ONNX file")
     if path.exists() and model.exists() and os.path.samefile(model, path):
@@ -269,7 +277,7 @@ def _refuse_to_write_over(model: Path, path: Path) -> None:
 
 
 def _traced(graph: Graph, size: int) -> "onnx.ModelProto":
-    """By tracing: no network here decides by what is on a picture. torch's other exporter takes many times as long."""
+    """By tracing: no network here has control flow that depends on pixels, and torch's other exporter is far slower."""
     import onnx
 
     example, file = torch.zeros(2, size, size, 3, dtype=torch.uint8), io.BytesIO()
@@ -279,10 +287,10 @@ def _traced(graph: Graph, size: int) -> "onnx.ModelProto":
             graph,
             (example,),
             file,  # type: ignore[arg-type]  # a file will do, too
-            input_names=[PARITY_INPUT],
+            input_names=[INPUT_NAME],
             output_names=names,
             opset_version=OPSET,
-            dynamic_axes={name: {0: "batch"} for name in (PARITY_INPUT, *names)},
+            dynamic_axes={name: {0: "batch"} for name in (INPUT_NAME, *names)},
             dynamo=False,
         )
     return onnx.load_from_string(file.getvalue())
@@ -290,7 +298,7 @@ def _traced(graph: Graph, size: int) -> "onnx.ModelProto":
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter tells of its own progress and of things that a user cannot change."""
+    """The exporter prints progress and warnings that a user can do nothing about."""
     level = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

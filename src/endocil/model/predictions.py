@@ -1,74 +1,204 @@
-"""Predictions: what a model says of the test images, one CSV file per task.
+"""Predictions: the outputs of a model for images, and the CSV file of a run's test images after each task.
 
-Every metric is a pure function of these files, so a result can be checked without the model, and computed for
-the predictions of any toolbox. Columns: image, label, source, score:<class>..., distance:<class>.... Other
-toolboxes may name the score columns by the class alone, or give a column `predicted` with names of classes.
+Every metric is a pure function of these files, so a result can be checked without the model, and computed for the
+predictions of any toolbox. Columns: image, label, source, score:<class>..., distance:<class>.... Other toolboxes may
+name the score columns by the class alone, or give a column `predicted` with names of classes.
 """
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from endocil.data.batches import ImageSet
 from endocil.errors import EndocilError
 from endocil.io.files import ENCODING_ERRORS, write_csv
-from endocil.learning.features import CLASS_MEANS, mean_distances, view
-from endocil.methods.base import Method
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
+from endocil.learning.memory import KeptImages
+from endocil.model.calibration import probabilities
+from endocil.model.manifest import Calibration
 
 Head = Literal["softmax", "nearest_mean"]
 HEADS: tuple[Head, ...] = get_args(Head)
 SCORE, DISTANCE = "score:", "distance:"
+Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """What the model after one task says of the test images of all classes seen so far."""
+    """What a model says of images, row for row, among all classes that it knows.
+
+    An image that cannot be read has its row too: its reason in `errors`, NaN for its numbers, -1 as its prediction.
+    Predictions read from a file have no out-of-distribution scores, nearest exemplars or calibration."""
 
     images: tuple[str, ...]
-    labels: NDArray[np.int64]  # (N,) into classes
-    classes: tuple[str, ...]  # seen so far, in the order of learning
-    scores: NDArray[np.float32]  # (N, C) raw logits of the softmax head
-    distances: NDArray[np.float32] | None  # (N, C) squared, to the class means; None without exemplars
+    labels: NDArray[np.int64]  # (n,) into classes; -1 where the class of an image is unknown
+    classes: tuple[str, ...]  # in the order of learning
+    scores: Floats  # (n, C) logits of the softmax head; 1 for the predicted class where there are no `true_scores`
+    distances: Floats | None  # (n, C) squared, to the class means; None without exemplars
     sources: tuple[str, ...]  # "" where unknown
+    ood_score: Floats | None = None  # (n,) the larger, the farther from everything learned
+    nearest: tuple[tuple[int, ...], ...] = ()  # rows of the model's exemplars, the nearest first
+    nearest_distances: tuple[tuple[float, ...], ...] = ()  # of their features, made length 1
+    calibration: Calibration | None = None
+    errors: tuple[str, ...] = ()  # of each image, why it cannot be read, or ""; () where all can
+    shown: int = 3  # classes that `top` names
+    true_scores: bool = True  # false: a file gave the predicted classes alone
 
     def __post_init__(self) -> None:
         n, c = len(self.images), len(self.classes)
+        if self.errors and len(self.errors) != n:
+            raise _error("errors", f"{n}, one for each image", len(self.errors))
         if n == 0 or self.labels.shape != (n,) or len(self.sources) != n:
             came = f"{n} images, labels {self.labels.shape}, {len(self.sources)} sources"
             raise _error("predictions", "images, each with a label and a source", came)
-        if len(set(self.classes)) < c or not 0 <= self.labels.min() <= self.labels.max() < c:
+        if len(set(self.classes)) < c or not -1 <= self.labels.min() <= self.labels.max() < c:
             came = f"{self.labels.min()} to {self.labels.max()} into {self.classes}"
             raise _error("labels", "indices into distinct classes", came)
         for name, matrix in {"scores": self.scores, "distances": self.distances}.items():
             if matrix is not None and matrix.shape != (n, c):
                 raise _error(name, f"the shape {(n, c)}, images by classes", matrix.shape)
-            if matrix is not None and not np.isfinite(matrix).all():
+            if matrix is not None and not np.isfinite(matrix[self.readable]).all():
                 raise _error(name, "finite numbers", "NaN or infinity: did training diverge?")
 
-    def predicted(self, head: Head) -> NDArray[np.int64]:
-        """The class each image is given by this head, (N,); ties go to the class learnt first."""
-        stored = {"softmax": -self.scores, "nearest_mean": self.distances}  # the smallest wins
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def readable(self) -> NDArray[np.bool_]:
+        """(n,) which images could be read."""
+        return np.array([not error for error in self.errors or ("",) * len(self)])
+
+    @property
+    def unreadable(self) -> tuple[tuple[str, str], ...]:
+        """(image, reason) of those that could not."""
+        return tuple((image, error) for image, error in zip(self.images, self.errors, strict=False) if error)
+
+    def take(self, rows: Sequence[int]) -> "Predictions":
+        """Those of some images."""
+        return replace(
+            self,
+            images=tuple(self.images[row] for row in rows),
+            labels=self.labels[rows],
+            scores=self.scores[rows],
+            distances=None if self.distances is None else self.distances[rows],
+            sources=tuple(self.sources[row] for row in rows),
+            errors=tuple(self.errors[row] for row in rows) if self.errors else (),
+            ood_score=None if self.ood_score is None else self.ood_score[rows],
+            nearest=tuple(self.nearest[row] for row in rows) if self.nearest else (),
+            nearest_distances=tuple(self.nearest_distances[row] for row in rows) if self.nearest_distances else (),
+        )
+
+    def predicted(self, head: Head = "softmax") -> NDArray[np.int64]:
+        """The class each image is given by this head, (n,), -1 where it cannot be read; ties go to the class learned
+        first."""
+        return np.where(self.readable, np.argmax(self.outputs(head), axis=1), -1).astype(np.int64)
+
+    def outputs(self, head: Head = "softmax") -> Floats:
+        """(n, C) of this head; the class with the largest wins."""
+        stored = {"softmax": self.scores, "nearest_mean": None if self.distances is None else -self.distances}
         if (matrix := stored.get(head)) is None:
             raise _error("head", "softmax, or nearest_mean where exemplars were kept", repr(head))
-        return np.asarray(np.argmin(matrix, axis=1), dtype=np.int64)
+        return matrix
+
+    @property
+    def calibrated(self) -> bool:
+        return self.calibration is not None and self.calibration.improved
+
+    @cached_property
+    def probabilities(self) -> Floats:
+        """(n, C) of the softmax head."""
+        fitted = self.calibration
+        return _probabilities(self.scores, fitted.temperature if fitted else None)
+
+    @cached_property
+    def mean_probabilities(self) -> Floats | None:
+        """(n, C) of the nearest-mean head; None for methods without class means."""
+        if self.distances is None:
+            return None
+        fitted = self.calibration
+        return _probabilities(-self.distances, fitted.mean_temperature if fitted else None)
+
+    @cached_property
+    def out_of_distribution(self) -> NDArray[np.bool_] | None:
+        """(n,) which images are flagged; None without a threshold."""
+        threshold = self.calibration.ood_threshold if self.calibration else None
+        if threshold is None or self.ood_score is None:
+            return None
+        return np.asarray(self.ood_score.astype(np.float64) > threshold)
+
+    def top(self, k: int | None = None) -> list[list[tuple[str, float]]]:
+        """The k most probable classes of each image with their probabilities; none where it cannot be read."""
+        shown = self.shown if k is None else k
+        rows = zip(self.probabilities, self.readable, strict=True)
+        return [top_classes(row, self.classes, shown) if readable else [] for row, readable in rows]
+
+
+def _probabilities(scores: Floats, temperature: float | None) -> Floats:
+    return probabilities(torch.from_numpy(scores), temperature).float().numpy()
+
+
+def top_classes(probabilities: Floats, classes: Sequence[str], k: int) -> list[tuple[str, float]]:
+    """The k most probable classes of one image; ties go to the class learned first."""
+    return [(classes[i], float(probabilities[i])) for i in np.argsort(-probabilities, kind="stable")[:k].tolist()]
+
+
+def write_prediction_list(
+    path: Path, predictions: Predictions, exemplars: KeptImages, drawn: Sequence[str] = ()
+) -> None:
+    """For people: a CSV file with one line for each image, its most probable classes first, or why it is unreadable.
+
+    `drawn`: the file of each readable image's Grad-CAM overlay, where they were asked for."""
+    p = predictions
+    shown, reasons = min(p.shown, len(p.classes)), max((len(rows) for rows in p.nearest), default=0)
+    header = ["image", "error", "calibrated"]
+    header += [f"{column}_{i}" for i in range(1, shown + 1) for column in ("class", "probability")]
+    header += ["mean_class", "mean_probability", "out_of_distribution", "ood_score"]
+    header += [f"exemplar_{i}{column}" for i in range(1, reasons + 1) for column in ("", "_class", "_distance")]
+    header += ["gradcam"] if drawn else []
+    rows, overlays = [], iter(drawn)
+    for i, image in enumerate(p.images):
+        if p.errors and p.errors[i]:
+            rows.append([image, p.errors[i], *[""] * (len(header) - 2)])
+            continue
+        best = top_classes(p.probabilities[i], p.classes, p.shown)
+        mean = [("", "")] if p.mean_probabilities is None else top_classes(p.mean_probabilities[i], p.classes, 1)
+        flag = "" if p.out_of_distribution is None else bool(p.out_of_distribution[i])
+        near = zip(p.nearest[i], p.nearest_distances[i], strict=True) if p.nearest else ()
+        of_exemplars = [
+            (exemplars.provenance[row].image, exemplars.provenance[row].class_name, distance) for row, distance in near
+        ]
+        cells = [image, "", p.calibrated, *(cell for pair in (*best, *mean) for cell in pair), flag]
+        cells += ["" if p.ood_score is None else float(p.ood_score[i])]
+        cells += [cell for exemplar in of_exemplars for cell in exemplar]
+        rows.append([_cell(cell) for cell in (*cells, *([next(overlays)] if drawn else []))])
+    write_csv(path, header, rows)
+
+
+def _cell(value: str | bool | float) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else f"{value:.6g}"
 
 
 def write_predictions(path: Path | str, predictions: Predictions) -> None:
     """Write one task's predictions; float32 values come back bit for bit."""
     p = predictions
-    matrices = {SCORE: p.scores} | ({} if p.distances is None else {DISTANCE: p.distances})
-    header = ["image", "label", "source", *(prefix + name for prefix in matrices for name in p.classes)]
-    labels = [p.classes[label] for label in p.labels.tolist()]
-    numbers = [_texts(column) for matrix in matrices.values() for column in matrix.T]
-    write_csv(Path(path), header, zip(p.images, labels, p.sources, *numbers, strict=True))
+    if p.unreadable:
+        raise _error(path, "predictions of images that can be read", f"{p.unreadable[0][0]}: {p.unreadable[0][1]}")
+    if (p.labels < 0).any():
+        raise _error(path, "predictions of images whose classes are known", "some without a label")
+    matrices = {SCORE: p.scores} if p.true_scores else {}
+    matrices |= {} if p.distances is None else {DISTANCE: p.distances}
+    header = ["image", "label", "source", *([] if p.true_scores else ["predicted"])]
+    header += [prefix + name for prefix in matrices for name in p.classes]
+    labels, predicted = ([p.classes[one] for one in rows.tolist()] for rows in (p.labels, p.predicted()))
+    cells = [[] if p.true_scores else predicted, *(_texts(column) for one in matrices.values() for column in one.T)]
+    write_csv(Path(path), header, zip(p.images, labels, p.sources, *filter(len, cells), strict=True))
 
 
 def _texts(column: NDArray[np.float32]) -> list[str]:
@@ -93,12 +223,15 @@ def _number(text: str) -> float:
         return float("nan")
 
 
-def read_run_predictions(paths: Iterable[Path | str]) -> list[Predictions]:
-    """Read one file per task, in order; task s owns the classes that are new in file s."""
+def read_run_predictions(paths: Iterable[Path | str], *, of_run: bool = False) -> list[Predictions]:
+    """Read one file per task, in order; task s owns the classes that are new in file s.
+
+    `of_run`: files of a run's folder, where a task may bring images of known classes alone. Elsewhere two files of the
+    same classes are a mistake, such as two seeds."""
     run: list[Predictions] = []
     for path in paths:
         now = read_predictions(path, known=run[-1].classes if run else ())
-        if run and len(now.classes) == len(run[-1].classes):
+        if run and not of_run and len(now.classes) == len(run[-1].classes):
             raise _error(path, "the next task, with classes the file before has not", _list(now.classes))
         if gone := set(run[-1].labels.tolist() if run else ()).difference(now.labels.tolist()):
             names = _list(now.classes[label] for label in sorted(gone))
@@ -128,6 +261,7 @@ def read_predictions(path: Path | str, *, known: Sequence[str] = ()) -> Predicti
         classes=classes,
         scores=scores,
         distances=table.matrix(distances, classes) if distances else None,
+        true_scores=bool(columns),
         sources=table.cells.get("source") or ("",) * len(labels),
     )
 
@@ -145,7 +279,7 @@ class _Table:
         return {name.removeprefix(prefix): name for name in self.cells if name.startswith(prefix)}
 
     def bare(self) -> list[str]:
-        """Columns that must be scores, though they do not say so."""
+        """Columns without a prefix, which must be scores."""
         about = ("image", "label", "source", "predicted")
         return [name for name in self.cells if name not in about and not name.startswith((SCORE, DISTANCE))]
 
@@ -202,28 +336,3 @@ def _error(where: object, expected: str, came: object) -> EndocilError:
 
 def _list(names: Iterable[str]) -> str:
     return ", ".join(names)
-
-
-# Predictions of a method on a set of images.
-
-
-def predict(
-    method: Method,
-    images: ImageSet,
-    batch_size: int,
-    *,
-    classes: tuple[str, ...],
-    fabric: "Fabric | None" = None,
-) -> Predictions:
-    """Both heads on the same pass: the softmax head's logits and, with class means, the distances to them."""
-    seen = view(method, images, batch_size, fabric=fabric)
-    means = method.statistics.get(CLASS_MEANS)
-    ids, _, sources = zip(*(images.images.describe(row) for row in images.rows.tolist()), strict=True)
-    return Predictions(
-        images=ids,
-        labels=images.labels.numpy(),
-        classes=classes,
-        scores=seen.scores.numpy(),
-        distances=None if means is None else mean_distances(seen.features, means).numpy(),
-        sources=sources,
-    )

@@ -1,6 +1,6 @@
-"""From a model file to the method that was learned.
+"""From a model file to the trained method.
 
-The network is first built without memory: what it would hold is known by shape, so absurd sizes cost nothing."""
+The network is first built on torch's meta device, so absurd sizes in a hostile file allocate nothing."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,10 +14,11 @@ from torch.overrides import TorchFunctionMode
 from endocil.errors import EndocilError, FileFormatError, SettingsError
 from endocil.learning.build import build_learning, complete
 from endocil.learning.checkpoint import grow
-from endocil.learning.features import seen_in
+from endocil.learning.features import outputs_of
 from endocil.methods import Method
+from endocil.model.calibration import MEANS
 from endocil.model.file import ModelFile
-from endocil.model.out_of_distribution import MEANS
+from endocil.registry import trust as trust_names
 from endocil.settings.settings import Settings, load_settings
 
 
@@ -29,7 +30,7 @@ def without_memory() -> Iterator[None]:
 
 
 class _Shortcuts(TorchFunctionMode):
-    """The few calculations that first values need, by shape alone.
+    """The few operations that initialisation needs on the meta device.
 
     Without these torch would do the same, but loads its compiler for it: seconds, and a folder for temporary files."""
 
@@ -61,17 +62,16 @@ FIXED = ("method.name", "run.first_tasks", "run.keep", "run.gallery")  # learnin
 
 def restored_method(file: ModelFile, settings: Settings, device: torch.device) -> Method:
     """The method as it was after its last task, in eval mode; `settings` are those of `model_settings`."""
-    build = _grown if any(":" in name for name in _names(settings).values()) else _filled
     with _one_line():
-        method = build(settings, file)
+        method = _grown(settings, file) if settings.outside_code(data=False) else _filled(settings, file)
         method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         method.statistics = {name: value.clone() for name, value in file.statistics.items()}
-        _refuse_wrong_outputs(method.eval(), file)
+        _refuse_wrong_input_or_output(method.eval(), file)
     return method
 
 
 def _filled(settings: Settings, file: ModelFile) -> Method:
-    """Built without memory, compared with the weights, and only then filled with them."""
+    """Built on the meta device, compared with the weights, and only then given them."""
     with without_memory():
         method, _ = build_learning(settings)
         for task in file.tasks:
@@ -79,6 +79,8 @@ def _filled(settings: Settings, file: ModelFile) -> Method:
             if len(method.state_dict()) > len(file.state):  # before many tasks make it any larger
                 break
     _refuse_unfit(method.state_dict(), file.state)
+    if settings.network.backbone.startswith("timm:"):  # some of its values are made by the constructor alone
+        return _grown(settings, file)
     method.load_state_dict({name: value.clone() for name, value in file.state.items()}, assign=True)
     if any(value.is_meta for value in chain(method.parameters(), method.buffers())):
         raise ValueError("some of the network's values are not among the weights")
@@ -86,7 +88,7 @@ def _filled(settings: Settings, file: ModelFile) -> Method:
 
 
 def _grown(settings: Settings, file: ModelFile) -> Method:
-    """Code from outside, which is trusted: grown as the run did it, as its constructor may need real numbers."""
+    """Built and grown as in the run, for trusted code from outside and timm: its constructor may need real values."""
     method, _ = build_learning(settings)
     for task in file.tasks:
         grow(method, task, torch.device("cpu"))
@@ -101,22 +103,28 @@ def _refuse_unfit(expected: Mapping[str, Tensor], state: Mapping[str, Tensor]) -
             raise ValueError(f"{name} is missing")
         if name not in expected:
             raise ValueError(f"{name[:80]!a} is not part of the network")
-        wanted, found = expected[name], state[name]
-        if wanted.shape != found.shape or wanted.dtype != found.dtype:
+        own, stored = expected[name], state[name]
+        if own.shape != stored.shape or own.dtype != stored.dtype:
             raise ValueError(
-                f"{name} is {found.dtype} of shape {tuple(found.shape)}, expected {wanted.dtype} of "
-                f"shape {tuple(wanted.shape)}"
+                f"{name} is {stored.dtype} of shape {tuple(stored.shape)}, expected {own.dtype} of "
+                f"shape {tuple(own.shape)}"
             )
 
 
-def _refuse_wrong_outputs(method: Method, file: ModelFile) -> None:
-    """What comes out of the network must fit the classes and their means: one black image shows it."""
+def _refuse_wrong_input_or_output(method: Method, file: ModelFile) -> None:
+    """Normalisation and output shapes must fit the network and the classes; one black image is passed through."""
+    recorded, expected = file.manifest.preprocessing, method.normalisation
+    if (recorded.mean, recorded.deviation) != (expected.mean, expected.std):
+        raise ValueError(
+            f"images were normalised by {recorded.mean} and {recorded.deviation}; the network expects "
+            f"{expected.mean} and {expected.std}"
+        )
     size, n = file.manifest.preprocessing.size, len(file.classes)
-    seen = seen_in(method, torch.zeros(1, size, size, 3, dtype=torch.uint8))
-    if seen.logits.shape != (1, n) or (seen.distances is not None and seen.distances.shape != (1, n)):
-        raise ValueError(f"the network does not tell {n} classes apart")
-    if file.spread and file.spread[MEANS].shape[1] != seen.features.shape[1]:
-        raise ValueError("the spread is of other features than the network's")
+    outputs = outputs_of(method, torch.zeros(1, size, size, 3, dtype=torch.uint8))
+    if outputs.logits.shape != (1, n) or (outputs.distances is not None and outputs.distances.shape != (1, n)):
+        raise ValueError(f"the network has not {n} outputs, one for each class")
+    if file.spread and file.spread[MEANS].shape[1] != outputs.features.shape[1]:
+        raise ValueError("the covariance of the exemplars has another number of features than the network")
 
 
 @contextmanager
@@ -132,7 +140,7 @@ def _one_line() -> Iterator[None]:
 def model_settings(file: ModelFile, changes: Sequence[str] = (), *, trust: bool = False) -> Settings:
     """The settings of a model, complete, with `changes` such as "train.epochs=10".
 
-    `trust`: they may name methods, backbones or selectors of other packages, whose code runs when they are imported;
+    `trust`: they may name methods, optimisers and the like of other packages, whose code runs when they are imported;
     without it such a model is refused. No file that they name is read: the weights that a backbone once started
     from are part of the model."""
     for change in changes:
@@ -140,25 +148,22 @@ def model_settings(file: ModelFile, changes: Sequence[str] = (), *, trust: bool 
         if key in FIXED or key.partition(".")[0] not in CHANGEABLE:
             raise SettingsError(
                 f"'{key}' cannot be changed in a model that has learned; --set takes train.*, run.*, memory.*, "
-                f"options of the method, and data.* for reading the new images"
+                f"options of the method, and the data.* keys that say how the new images are read (not name, size, "
+                f"crop_frame, fit)"
             )
     settings = file.settings
-    for key, name in _names(settings).items():
-        if ":" in name and not trust:
+    outside = settings.outside_code(data=False)  # a model never loads data by its settings
+    for key, name in outside.items():
+        if not trust:
             raise SettingsError(
                 f"the model's {key} is {name[:100]!a}, code from outside the package; "
                 f"it is run only with --trust (trust=True in Python)"
             )
+    trust_names(outside.values())
     network = settings.network.model_copy(update={"weights": None})
-    settings = load_settings(settings.model_copy(update={"network": network}), changes)
+    settings = settings.model_copy(update={"network": network})
+    if changes:
+        settings = load_settings(settings, changes)
+        trust_names(load_settings({}, changes).outside_code(data=False).values())  # what the caller typed
     with _one_line():
         return complete(settings, data=False)
-
-
-def _names(settings: Settings) -> dict[str, str]:
-    """What settings name that could be code from outside; a model never loads data by them."""
-    return {
-        "method.name": settings.method.name,
-        "network.backbone": settings.network.backbone,
-        "memory.select": settings.memory.select or "",
-    }

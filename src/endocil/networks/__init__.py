@@ -9,18 +9,22 @@ from typing import Any
 import torch
 from torch import nn
 
+from endocil.data.augment import IMAGENET, Normalisation
 from endocil.data.seeding import generator
 from endocil.errors import SettingsError
-from endocil.networks.batch_norm import share_batch_norm, unshared_batch_norm
+from endocil.networks.batch_norm import sync_batch_norm, unsynced_batch_norm
 from endocil.networks.branches import LastBlocks, WholeBranches, concatenate_features
 from endocil.networks.classifier import Boosted, GrowingClassifier
-from endocil.networks.resnet import ResNet, ResNet18, ResNet34, initialise
-from endocil.networks.stages import freeze_stages, trained_parts
-from endocil.networks.weights import load_weights
+from endocil.networks.efficientnet_lite import EfficientNetLite, EfficientNetLite0, EfficientNetLite1, EfficientNetLite2
+from endocil.networks.resnet import ResNet, ResNet18, ResNet34, ResNet50, initialise
+from endocil.networks.stages import freeze_stages, is_frozen, trained_parts
+from endocil.networks.timm_models import TimmBackbone
+from endocil.networks.weights import load_imagenet_weights, load_weights
 from endocil.registry import check_options, resolve
 
 __all__ = [
     "BACKBONES",
+    "RESERVED_OPTIONS",
     "Boosted",
     "GrowingClassifier",
     "LastBlocks",
@@ -31,13 +35,24 @@ __all__ = [
     "concatenate_features",
     "instruction_set",
     "is_compiled",
-    "share_batch_norm",
+    "is_frozen",
+    "normalisation_of",
+    "sync_batch_norm",
     "trained_parts",
     "uncompiled",
-    "unshared_batch_norm",
+    "unsynced_batch_norm",
 ]
 
-BACKBONES: dict[str, Callable[..., nn.Module]] = {"resnet18": ResNet18, "resnet34": ResNet34}
+BACKBONES: dict[str, Callable[..., nn.Module]] = {
+    "efficientnet-lite0": EfficientNetLite0,
+    "efficientnet-lite1": EfficientNetLite1,
+    "efficientnet-lite2": EfficientNetLite2,
+    "resnet18": ResNet18,
+    "resnet34": ResNet34,
+    "resnet50": ResNet50,
+    "timm:NAME": TimmBackbone,
+}
+RESERVED_OPTIONS = ("pretrained", "size")  # of a backbone, that do not come from [network]
 
 
 def build_backbone(
@@ -46,26 +61,51 @@ def build_backbone(
     seed: int,
     weights: str | None = None,
     freeze: Sequence[str] = (),
+    size: int | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> tuple[nn.Module, list[str]]:
     """A backbone with its initial values, and a note for each tensor of the weights file that did not fit.
 
-    A backbone of the user's own is a module class with `n_features`; with `stages` its parts can be frozen. It keeps
-    the values that its constructor gives it.
+    `weights`: "imagenet" for those that come as a package, "pretrained" for those of timm's hub, or a file. `size`:
+    of the images, in pixels along a side; a model of timm may need it. A backbone of the user's own is a module class
+    with `n_features`; with `stages` its parts can be frozen, and with `mean` and `std` its images are normalised by
+    them (else by ImageNet's). It keeps the values that its constructor gives it.
     """
     maker = resolve("network.backbone", name, BACKBONES)
-    check_options("network", maker, options or {})
+    check_options("network", maker, options or {}, reserved=RESERVED_OPTIONS)
     with torch.random.fork_rng(devices=[]):  # the source of a user's backbone's initial values
         torch.manual_seed(generator(seed, "own backbone").initial_seed())
         try:
-            backbone = maker(**(options or {}))
+            given = {"size": size, "pretrained": weights == "pretrained"} if name.startswith("timm:") else {}
+            backbone = maker(**given, **(options or {}))
         except ValueError as error:
             raise SettingsError(str(error)) from error
-    if isinstance(backbone, ResNet):
+    if isinstance(backbone, ResNet | EfficientNetLite):
         initialise(backbone, generator(seed, "backbone"))
-    notes = load_weights(backbone, Path(weights).expanduser()) if weights else []
+    notes = _start_from(backbone, name, weights) if weights else []
+    normalisation_of(backbone)  # refuses what cannot be
     freeze_stages(backbone, freeze)
     return backbone, notes
+
+
+def _start_from(backbone: nn.Module, name: str, weights: str) -> list[str]:
+    if weights == "pretrained" and isinstance(backbone, TimmBackbone):
+        return []  # timm has loaded them
+    if weights == "imagenet" and isinstance(backbone, EfficientNetLite):
+        load_imagenet_weights(backbone, name)
+        return []
+    if weights in ("imagenet", "pretrained"):
+        raise SettingsError(
+            f"network.weights is '{weights}', which network.backbone '{name}' does not have: 'imagenet' is for "
+            f"efficientnet-lite0 to 2, 'pretrained' for timm:NAME; give a weights file, or leave it out"
+        )
+    return load_weights(backbone, Path(weights).expanduser())
+
+
+def normalisation_of(backbone: nn.Module) -> Normalisation:
+    """What a backbone expects of its input: by its attributes `mean` and `std`, or ImageNet's."""
+    values = {name: getattr(backbone, name, getattr(IMAGENET, name)) for name in ("mean", "std")}
+    return Normalisation(**{name: tuple(float(value) for value in triple) for name, triple in values.items()})  # type: ignore[arg-type]
 
 
 def compile_backbones(network: nn.Module) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 
-class SharedBatchNorm2d(nn.BatchNorm2d):
+class SyncBatchNorm2d(nn.BatchNorm2d):
     """nn.BatchNorm2d with the same parameters and buffers; in eval mode it is one."""
 
     running_mean: Tensor
@@ -106,21 +106,21 @@ def _sum_over_processes(values: Tensor) -> Tensor:
     return values
 
 
-def share_batch_norm(network: nn.Module) -> None:
-    """Make the batch norms of a network use the batches of all processes."""
+def sync_batch_norm(network: nn.Module) -> None:
+    """Make the batch norms of a network use the whole batch, over all processes."""
     for module in network.modules():
         if type(module) is nn.BatchNorm2d:
-            module.__class__ = SharedBatchNorm2d  # parameters, buffers and all references stay
+            module.__class__ = SyncBatchNorm2d  # parameters, buffers and all references stay
 
 
 @contextmanager
-def unshared_batch_norm(network: nn.Module) -> Iterator[None]:
+def unsynced_batch_norm(network: nn.Module) -> Iterator[None]:
     """A context for batches that every process has as a whole: synchronised, they would be counted once per process."""
-    shared: list[nn.Module] = [module for module in network.modules() if type(module) is SharedBatchNorm2d]
-    for module in shared:
+    synced: list[nn.Module] = [module for module in network.modules() if type(module) is SyncBatchNorm2d]
+    for module in synced:
         module.__class__ = nn.BatchNorm2d
     try:
         yield
     finally:
-        for module in shared:
-            module.__class__ = SharedBatchNorm2d
+        for module in synced:
+            module.__class__ = SyncBatchNorm2d

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from endocil.errors import SettingsError
-from endocil.networks.stages import frozen_stages, trained_parts
+from endocil.networks.stages import frozen_stages, is_frozen, trained_parts
 
 
 class WholeBranches(nn.ModuleList):
@@ -50,7 +50,7 @@ class LastBlocks(nn.ModuleList):
 
     def trained(self, backbone: nn.Module) -> tuple[nn.Module, ...]:
         """The modules that a task trains: the newest last block and, if chosen, the general part."""
-        if not len(self):
+        if not len(self) or is_frozen(backbone):
             return trained_parts(backbone)
         stages: Mapping[str, tuple[nn.Module, ...]] = backbone.stages  # type: ignore[assignment]
         frozen, (*first, last) = frozen_stages(backbone), stages
@@ -60,9 +60,7 @@ class LastBlocks(nn.ModuleList):
 
     @staticmethod
     def check_divisible(backbone: nn.Module) -> None:
-        missing = [
-            name for name in ("general", "last_block", "special", "stages") if not hasattr(backbone, name)
-        ]
+        missing = [name for name in ("general", "last_block", "special", "stages") if not hasattr(backbone, name)]
         if missing:
             raise SettingsError(
                 f"network.backbone {type(backbone).__name__} cannot be divided into a general part and a last block: "

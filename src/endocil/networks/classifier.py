@@ -15,6 +15,8 @@ class GrowingClassifier(nn.Linear):
     New weights are uniform in +-sqrt(3 / d) (Kaiming with gain 1) and new biases 0, as in PyCIL.
     """
 
+    is_head = True  # learns at the full rate, whatever the backbone's
+
     def __init__(self, n_features: int) -> None:
         nn.Module.__init__(self)
         self.in_features, self.out_features = n_features, 0
@@ -50,9 +52,7 @@ class Boosted(nn.Module):
         self.old = old
         self.new_backbone = copy.deepcopy(backbone)
         self.classifier = copy.deepcopy(classifier)
-        self.expansion = GrowingClassifier(
-            classifier.in_features
-        )  # the new features alone must separate all classes
+        self.expansion = GrowingClassifier(classifier.in_features)  # the new features alone must separate all classes
 
     def grow(self, n_new: int, seed: int, task: int) -> None:
         each = self.classifier.in_features

@@ -1,4 +1,4 @@
-"""ResNet-18 and -34 (He et al., CVPR 2016) with torchvision's parameter names, so that public weights load.
+"""ResNet-18, -34 and -50 (He et al., CVPR 2016) with torchvision's parameter names, so that public weights load.
 
 A backbone maps images to a feature vector; the classifier is not part of it. `width` and `stem` shrink it for
 small images; `stages` names the parts that can be frozen.
@@ -35,14 +35,35 @@ class BasicBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(n_out)
         self.downsample: nn.Sequential | None = None
         if stride != 1 or n_in != n_out:
-            self.downsample = nn.Sequential(
-                Shortcut(n_in, n_out, 1, stride, bias=False), nn.BatchNorm2d(n_out)
-            )
+            self.downsample = nn.Sequential(Shortcut(n_in, n_out, 1, stride, bias=False), nn.BatchNorm2d(n_out))
 
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
         x = functional.relu(self.bn1(self.conv1(x)), inplace=True)
         return functional.relu(self.bn2(self.conv2(x)) + shortcut, inplace=True)
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions beside a shortcut; as torchvision's, the 3x3 one has the stride (ResNet v1.5)."""
+
+    def __init__(self, n_in: int, n_out: int, stride: int) -> None:
+        super().__init__()
+        n = n_out // 4
+        self.conv1 = nn.Conv2d(n_in, n, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(n)
+        self.conv2 = nn.Conv2d(n, n, 3, stride, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(n)
+        self.conv3 = nn.Conv2d(n, n_out, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(n_out)
+        self.downsample: nn.Sequential | None = None
+        if stride != 1 or n_in != n_out:
+            self.downsample = nn.Sequential(Shortcut(n_in, n_out, 1, stride, bias=False), nn.BatchNorm2d(n_out))
+
+    def forward(self, x: Tensor) -> Tensor:
+        shortcut = x if self.downsample is None else self.downsample(x)
+        x = functional.relu(self.bn1(self.conv1(x)), inplace=True)
+        x = functional.relu(self.bn2(self.conv2(x)), inplace=True)
+        return functional.relu(self.bn3(self.conv3(x)) + shortcut, inplace=True)
 
 
 # from the name of a stage and its input to the input that it gets instead
@@ -54,28 +75,32 @@ def unchanged(stage: str, x: Tensor) -> Tensor:
 
 
 class ResNet(nn.Module):
-    """Images (B, 3, H, W) to features (B, 8 width), averaged over the last map."""
+    """Images (B, 3, H, W) to features (B, 8 width) or, with bottlenecks, (B, 32 width), averaged over the last map.
+
+    `stem`, the first convolution: "7x7" with stride 2 and max pooling; "3x3" with stride 1 and no pooling, for CIFAR;
+    "3x3-pool" with stride 1 and max pooling, which PyCIL builds for ImageNet unless the first task is as large as
+    the others."""
 
     blocks: tuple[int, int, int, int]
+    block: type[BasicBlock] | type[Bottleneck] = BasicBlock
 
-    def __init__(self, *, width: int = 64, stem: Literal["standard", "small"] = "standard") -> None:
+    def __init__(self, *, width: int = 64, stem: Literal["7x7", "3x3", "3x3-pool"] = "7x7") -> None:
         super().__init__()
-        if stem not in ("standard", "small"):
-            raise ValueError(
-                f"network.stem is '{stem}'; expected 'standard' (7x7/2, pooled) or 'small' (3x3/1)"
-            )
         if width < 8 or width % 8:
             # torch 2.13 corrupts memory in the backward pass of a 1x1 convolution of 4 channels, channels last
             raise ValueError(f"network.width is {width}; expected a multiple of 8 (ResNet-18 has 64)")
-        kernel, stride = (7, 2) if stem == "standard" else (3, 1)
-        self.pooled = stem == "standard"
+        kernel, stride = (7, 2) if stem == "7x7" else (3, 1)
+        self.pooled = stem != "3x3"
         self.conv1 = nn.Conv2d(3, width, kernel, stride, kernel // 2, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
-        widths = [width, width, 2 * width, 4 * width, 8 * width]
+        n_in, expansion = width, 4 if self.block is Bottleneck else 1
         for i, n_blocks in enumerate(self.blocks):
-            stage = _stage(widths[i], widths[i + 1], n_blocks, stride=1 if i == 0 else 2)
-            self.add_module(f"layer{i + 1}", stage)
-        self.n_features = 8 * width
+            n_out = expansion * 2**i * width
+            first = self.block(n_in, n_out, 1 if i == 0 else 2)
+            rest = (self.block(n_out, n_out, 1) for _ in range(n_blocks - 1))
+            self.add_module(f"layer{i + 1}", nn.Sequential(first, *rest))
+            n_in = n_out
+        self.n_features = n_in
 
     @property
     def stages(self) -> Mapping[str, tuple[nn.Module, ...]]:
@@ -89,7 +114,7 @@ class ResNet(nn.Module):
         return self.special(before_stage("layer4", maps), self.last_block)
 
     def general(self, images: Tensor, before_stage: BeforeStage = unchanged) -> Tensor:
-        """The maps before the last block: (B, 4 width, h, w)."""
+        """The maps before the last block: (B, d / 2, h, w)."""
         x = functional.relu(self.bn1(self.conv1(images)), inplace=True)
         if self.pooled:
             x = functional.max_pool2d(x, 3, 2, 1)
@@ -115,15 +140,18 @@ class ResNet34(ResNet):
     blocks = (3, 4, 6, 3)
 
 
-def _stage(n_in: int, n_out: int, n_blocks: int, stride: int) -> nn.Sequential:
-    first = BasicBlock(n_in, n_out, stride)
-    return nn.Sequential(first, *(BasicBlock(n_out, n_out, 1) for _ in range(n_blocks - 1)))
+class ResNet50(ResNet):
+    blocks, block = (3, 4, 6, 3), Bottleneck
 
 
+@torch.no_grad()
 def initialise(network: nn.Module, generator: torch.Generator) -> None:
     """Kaiming normal (fan out) for convolutions, (1, 0) for batch norm; no zero-init of the residual branch."""
     for module in network.modules():
-        if isinstance(module, nn.Conv2d):
+        if isinstance(module, nn.Conv2d) and module.groups > 1:  # torch's fan out forgets that channels do not meet
+            fan_out = module.out_channels * module.kernel_size[0] * module.kernel_size[1] / module.groups
+            module.weight.normal_(0.0, (2.0 / fan_out) ** 0.5, generator=generator)
+        elif isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu", generator=generator)
         elif isinstance(module, nn.BatchNorm2d):
             nn.init.ones_(module.weight)

@@ -1,4 +1,4 @@
-"""Which stages of a backbone learn: `network.freeze` names those that do not."""
+"""Which stages of a backbone learn: `network.freeze` names those that do not, or "all" of it."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,20 +7,26 @@ from torch import nn
 
 from endocil.errors import SettingsError
 
+ALL = "all"  # in network.freeze: the whole backbone, whatever its stages
+
 
 def freeze_stages(backbone: nn.Module, names: Sequence[str]) -> None:
     """Mark stages as frozen, in the backbone and in all copies made of it."""
     stages: Mapping[str, Any] = getattr(backbone, "stages", {})
     for name in names:
-        if name not in stages:
-            raise SettingsError(
-                f"network.freeze names '{name}'; this backbone has: {', '.join(stages) or 'no stages'}"
-            )
-    if names and len(set(names)) == len(stages):
+        if name not in (*stages, ALL):
+            known = ", ".join(stages) or "no stages"
+            raise SettingsError(f"network.freeze names '{name}'; this backbone has: {known}; or '{ALL}' of it")
+    if names and ALL not in names and len(set(names)) == len(stages):
         raise SettingsError(
-            "network.freeze names every stage: nothing of the backbone would learn; leave one out"
+            f"network.freeze names every stage: nothing of the backbone would learn; leave one out, or write ['{ALL}']"
         )
-    backbone.frozen_stages = frozenset(names)  # type: ignore[assignment]
+    backbone.frozen_stages = frozenset([ALL] if ALL in names else names)  # type: ignore[assignment]
+
+
+def is_frozen(backbone: nn.Module) -> bool:
+    """Whether nothing of a backbone learns: its features of an image never change."""
+    return ALL in frozen_stages(backbone)
 
 
 def frozen_stages(backbone: nn.Module) -> frozenset[str]:
@@ -28,8 +34,10 @@ def frozen_stages(backbone: nn.Module) -> frozenset[str]:
 
 
 def trained_parts(backbone: nn.Module) -> tuple[nn.Module, ...]:
-    """The modules of a backbone that learn: all of it, or its stages that are not frozen."""
+    """The modules of a backbone that learn: all of it, its stages that are not frozen, or none."""
     frozen = frozen_stages(backbone)
+    if is_frozen(backbone):
+        return ()
     if not frozen:
         return (backbone,)
     stages: Mapping[str, tuple[nn.Module, ...]] = backbone.stages  # type: ignore[assignment]

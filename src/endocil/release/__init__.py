@@ -1,1 +1,1 @@
-"""May a new version of a model take the old one's place? Two bundles compared, and the rules of a gate."""
+"""Release gate: two models compared, and rules that decide."""

@@ -82,7 +82,7 @@ class Comparison:
 
 
 class ResampledMeasures:
-    """Named shares and other measures, all resampled in one pass."""
+    """Named shares and other measures, all resampled in one pass; a name is (quantity, version)."""
 
     def __init__(
         self,
@@ -94,9 +94,8 @@ class ResampledMeasures:
     ) -> None:
         """`metric` as in `CommonTestSet.resampling`."""
         self.units = versions.tested.units
-        self.shares = dict(shares)
-        self.measures = {name: accuracy_measure(*share) for name, share in shares.items()}
-        self.measures |= dict(measures or {})
+        self.shares = shares
+        self.measures = {name: accuracy_measure(*share) for name, share in shares.items()} | dict(measures or {})
         values = versions.tested.resampling(metric, resamples).values(list(self.measures.values()))  # (R, M)
         self.drawn = dict(zip(self.measures, values.T, strict=True))
 
@@ -105,74 +104,68 @@ class ResampledMeasures:
         n, effective = int(counted.sum()), effective_number(self.units, counted)
         return Share(int((correct & counted).sum()), n, effective, self.drawn[name])
 
-    def pair(self, old: Hashable, new: Hashable) -> Shares:
+    def share_pair(self, quantity: Hashable) -> Shares:
         """Two shares of the same images."""
-        (before, counted), (after, _) = self.shares[old], self.shares[new]
-        shares = self.share(old), self.share(new)
+        names = (quantity, "old"), (quantity, "new")
+        (before, counted), (after, _) = (self.shares[name] for name in names)
+        old, new = (self.share(name) for name in names)
         lost, gained = int((before & ~after & counted).sum()), int((~before & after & counted).sum())
-        drawn = self.drawn[new] - self.drawn[old]
-        return Pair(*shares, Change(lost, gained, shares[0].n, shares[0].effective, drawn))
+        return Pair(old, new, Change(lost, gained, old.n, old.effective, new.drawn - old.drawn))
 
     def number(self, name: Hashable, n: int) -> Resampled:
         return Resampled(observed(self.measures[name]), n, self.drawn[name])
 
-    def change(self, old: Hashable, new: Hashable, n: int) -> Resampled:
-        before, after = self.number(old, n), self.number(new, n)
-        return Resampled(after.value - before.value, n, after.drawn - before.drawn)
+    def number_pair(self, quantity: Hashable, n: int) -> Pair[Resampled, Resampled]:
+        old, new = self.number((quantity, "old"), n), self.number((quantity, "new"), n)
+        return Pair(old, new, Resampled(new.value - old.value, n, new.drawn - old.drawn))
 
 
 def compare(versions: Versions, resamples: int = RESAMPLES) -> Comparison:
     """All figures. Resamples keep the sizes of the classes for figures of classes and for macro F1."""
-    old, new, base = versions.old, versions.new, versions.base
-    by_class = ResampledMeasures(versions, "f1", resamples, _class_shares(versions), _f1_measures(versions))
-    overall = ResampledMeasures(
-        versions,
-        "accuracy",
-        resamples,
-        _overall_shares(versions),
-        {
-            "error old": calibration_measure(old.confidence, old.correct, base),
-            "error new": calibration_measure(new.confidence, new.correct, base),
-            "error all": calibration_measure(new.confidence, new.correct, versions.every),
-        },
-    )
-    accuracy, n = overall.pair("old", "new"), int(base.sum())
+    old, new, base, every = versions.old, versions.new, versions.base, versions.every
+    class_shares: dict[Hashable, tuple[Bools, Bools]] = {}
+    shares: dict[Hashable, tuple[Bools, Bools]] = {
+        ("accuracy on all", "new"): (new.correct, every),
+        "positive": (~old.correct & new.correct, base),
+        "negative": (old.correct & ~new.correct, base),
+    }
+    errors: dict[Hashable, Measure] = {"error on all": calibration_measure(new.confidence, new.correct, every)}
+    for version, rows in (("old", old), ("new", new)):
+        for c in range(len(versions.classes)):
+            own = versions.tested.labels == c
+            class_shares[(c, "sensitivity"), version] = (rows.correct, own)
+            class_shares[(c, "specificity"), version] = (rows.predicted != c, base & ~own)
+            class_shares[(c, "specificity on all"), version] = (rows.predicted != c, ~own)
+        shares["accuracy", version] = (rows.correct, base)
+        if rows.out_of_distribution is not None:
+            shares["flags known", version] = (rows.out_of_distribution, base)
+            shares["flags new", version] = (rows.out_of_distribution, ~base)
+        errors["error", version] = calibration_measure(rows.confidence, rows.correct, base)
+    by_class = ResampledMeasures(versions, "f1", resamples, class_shares, _f1_measures(versions))
+    overall = ResampledMeasures(versions, "accuracy", resamples, shares, errors)
+    n = int(base.sum())
+    accuracy, error = overall.share_pair("accuracy"), overall.number_pair("error", n)
     assert accuracy.change is not None
     return Comparison(
         versions,
-        tuple(_class_change(versions, c, by_class) for c in range(len(versions.classes))),
-        accuracy,
-        Pair(
-            by_class.number("f1 old", n), by_class.number("f1 new", n), by_class.change("f1 old", "f1 new", n)
+        classes=tuple(_class_change(versions, c, by_class) for c in range(len(versions.classes))),
+        accuracy=accuracy,
+        macro_f1=by_class.number_pair("f1", n),
+        accuracy_all=overall.share(("accuracy on all", "new")),
+        positive=overall.share("positive"),
+        negative=overall.share("negative"),
+        p_exact=mcnemar_p(old.correct[base], new.correct[base]),
+        p_by_group=bootstrap_p(accuracy.change.drawn) if versions.tested.grouped else None,
+        calibration=Pair(
+            _calibration_error(error.old, old, base), _calibration_error(error.new, new, base), error.change
         ),
-        overall.share("new on all"),
-        overall.share("positive"),
-        overall.share("negative"),
-        mcnemar_p(old.correct[base], new.correct[base]),
-        bootstrap_p(accuracy.change.drawn) if versions.tested.grouped else None,
-        Pair(
-            _calibration_error(overall.number("error old", n), old, base),
-            _calibration_error(overall.number("error new", n), new, base),
-            overall.change("error old", "error new", n),
-        ),
-        _calibration_error(overall.number("error all", len(base)), new, versions.every),
-        (
+        calibration_all=_calibration_error(overall.number("error on all", len(base)), new, every),
+        reliability=(
             reliability(old.confidence[base], old.correct[base]),
             reliability(new.confidence[base], new.correct[base]),
         ),
-        _flags(versions, overall),
+        flags=_flags(versions, overall),
     )
-
-
-def _class_shares(versions: Versions) -> Selections:
-    shares = dict[Hashable, tuple[Bools, Bools]]()
-    for c in range(len(versions.classes)):
-        own = versions.tested.labels == c
-        for version, rows in (("old", versions.old), ("new", versions.new)):
-            shares[c, "sensitivity", version] = (rows.correct, own)
-            shares[c, "specificity", version] = (rows.predicted != c, versions.base & ~own)
-            shares[c, "specificity_all", version] = (rows.predicted != c, ~own)
-    return shares
 
 
 def _f1_measures(versions: Versions) -> dict[Hashable, Measure]:
@@ -180,35 +173,17 @@ def _f1_measures(versions: Versions) -> dict[Hashable, Measure]:
 
     A prediction of another class is a miss of the image's own class, and a false alarm of none: all other classes
     share one extra index without hits, so the mean over n + 1 classes is scaled to one over n."""
-    present = np.flatnonzero(
-        np.bincount(versions.tested.labels[versions.base], minlength=len(versions.classes))
-    )
+    present = np.flatnonzero(np.bincount(versions.tested.labels[versions.base], minlength=len(versions.classes)))
     n = len(present)
     index = np.full(len(versions.classes), n)
     index[present] = np.arange(n)
     labels = index[versions.tested.labels]
     return {
-        f"f1 {version}": combined(
+        ("f1", version): combined(
             [((n + 1) / n, macro_f1_measure(labels, index[rows.predicted], n + 1, versions.base))]
         )
         for version, rows in (("old", versions.old), ("new", versions.new))
     }
-
-
-def _overall_shares(versions: Versions) -> Selections:
-    old, new, base = versions.old, versions.new, versions.base
-    shares: dict[Hashable, tuple[Bools, Bools]] = {
-        "old": (old.correct, base),
-        "new": (new.correct, base),
-        "new on all": (new.correct, versions.every),
-        "positive": (~old.correct & new.correct, base),
-        "negative": (old.correct & ~new.correct, base),
-    }
-    for version, rows in (("old", old), ("new", new)):
-        for where, counted in (("known", base), ("new", ~base)):
-            if rows.out_of_distribution is not None:
-                shares["flags", where, version] = (rows.out_of_distribution, counted)
-    return shares
 
 
 def _class_change(versions: Versions, c: int, resampled: ResampledMeasures) -> ClassChange:
@@ -216,14 +191,14 @@ def _class_change(versions: Versions, c: int, resampled: ResampledMeasures) -> C
     status: Status = "new" if not in_old else "known" if in_new else "dropped"
     own = versions.tested.labels == c
     groups = len(np.unique(versions.tested.units[own]))
-    kinds = ("sensitivity", "specificity", "specificity_all")
-    pairs = [resampled.pair((c, kind, "old"), (c, kind, "new")) for kind in kinds]
+    pairs = [resampled.share_pair((c, kind)) for kind in ("sensitivity", "specificity", "specificity on all")]
     if not in_old:
         pairs = [Pair(None, pair.new, None) for pair in pairs]
     return ClassChange(versions.classes[c], status, int(own.sum()), groups, *pairs)
 
 
-def _calibration_error(number: Resampled, rows: AlignedPredictions, counted: Bools) -> Distance:
+def _calibration_error(number: Resampled | None, rows: AlignedPredictions, counted: Bools) -> Distance:
+    assert number is not None
     chance = errors_by_chance(rows.confidence[counted], CHANCE_RESAMPLES)
     return Distance(number.value, number.n, number.drawn, chance)
 
@@ -231,18 +206,13 @@ def _calibration_error(number: Resampled, rows: AlignedPredictions, counted: Boo
 def _flags(versions: Versions, resampled: ResampledMeasures) -> tuple[Flags, ...]:
     flags = []
     for where, counted in (("known", versions.base), ("new", ~versions.base)):
-        names = [("flags", where, version) for version in ("old", "new")]
+        names = [(f"flags {where}", version) for version in ("old", "new")]
         if counted.any():
-            shares = [resampled.share(name) if name in resampled.shares else None for name in names]
-            flags.append(Flags(where, *shares))
+            flags.append(Flags(where, *(resampled.share(name) if name in resampled.shares else None for name in names)))
     if versions.left_out:  # in no resample
-        flags.append(
-            Flags(
-                "neither",
-                *(
-                    None if own is None else Share(int(own.sum()), len(own), len(own), np.full(1, np.nan))
-                    for own in versions.left_out_flags
-                ),
-            )
-        )
+        shares = [
+            None if own is None else Share(int(own.sum()), len(own), len(own), np.full(1, np.nan))
+            for own in versions.left_out_flags
+        ]
+        flags.append(Flags("neither", *shares))
     return tuple(flags)

@@ -4,9 +4,8 @@ The rules are read strictly: a misspelt rule is an error and never silently abse
 """
 
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,25 +15,9 @@ from endocil.errors import SettingsError
 from endocil.html.markup import number
 from endocil.io.files import read_whole
 from endocil.metrics.intervals import Change, Figure, Interval, Share
-from endocil.release.compare import ClassChange, Comparison
+from endocil.release.compare import Comparison
 
 MAX_NAMED = 3  # classes in a line of the verdict
-QUANTITIES = {  # what a rule limits
-    "smallest_sensitivity": "sensitivity",
-    "smallest_specificity": "specificity",
-    "largest_loss_of_sensitivity": "loss of sensitivity",
-    "largest_loss_of_specificity": "loss of specificity",
-    "largest_loss_of_accuracy": "loss of accuracy",
-    "largest_loss_of_macro_f1": "loss of macro F1",
-    "largest_share_of_negative_flips": "share of negative flips",
-    "largest_calibration_error": "calibration error",
-    "largest_rise_of_calibration_error": "rise of the calibration error",
-    "largest_share_of_flags": "share of images flagged as out of distribution",
-    "smallest_number": "test images",
-    "unknown_classes": "images of classes that neither version knows",
-    "unreadable": "test images that cannot be read",
-    "inside_a_model": "test images that a model contains",
-}
 
 Refuse = Literal["unless_shown_harmless", "if_shown_harmful"]
 Action = Literal["refuse", "leave_out"]
@@ -42,37 +25,47 @@ Percent = Annotated[float, Field(ge=0, le=100)]  # or points of it
 
 
 class _Section(BaseModel):
+    """The title of a rule is the quantity that it limits."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class ImageRules(_Section):
     """Of the test images."""
 
-    unknown_classes: Action = "refuse"  # of classes that neither version knows
-    unreadable: Action = "refuse"
-    inside_a_model: Action = "refuse"  # that a version has learned from or was calibrated on
-    smallest_number: int | None = Field(None, ge=1)  # of each class
+    smallest_number: int | None = Field(None, ge=1, title="test images")  # of each class
+    unknown_classes: Action = Field("refuse", title="images of classes that neither version knows")
+    unreadable: Action = Field("refuse", title="test images that cannot be read")
+    inside_a_model: Action = Field("refuse", title="test images that a model contains")  # learned or calibrated on
 
 
 class NewClassRules(_Section):
     refuse: Refuse | None = None
-    smallest_sensitivity: Percent | None = None
-    smallest_specificity: Percent | None = None
+    smallest_sensitivity: Percent | None = Field(None, title="sensitivity")
+    smallest_specificity: Percent | None = Field(None, title="specificity")
 
 
 class ClassRules(NewClassRules):
-    largest_loss_of_sensitivity: Percent | None = None
-    largest_loss_of_specificity: Percent | None = None
+    largest_loss_of_sensitivity: Percent | None = Field(None, title="loss of sensitivity")
+    largest_loss_of_specificity: Percent | None = Field(None, title="loss of specificity")
 
 
 class OverallRules(_Section):
     refuse: Refuse | None = None
-    largest_loss_of_accuracy: Percent | None = None
-    largest_loss_of_macro_f1: Percent | None = None
-    largest_share_of_negative_flips: Percent | None = None
-    largest_calibration_error: Percent | None = None
-    largest_rise_of_calibration_error: Percent | None = None
-    largest_share_of_flags: Percent | None = None
+    largest_loss_of_accuracy: Percent | None = Field(None, title="loss of accuracy")
+    largest_loss_of_macro_f1: Percent | None = Field(None, title="loss of macro F1")
+    largest_share_of_negative_flips: Percent | None = Field(None, title="share of negative flips")
+    largest_calibration_error: Percent | None = Field(None, title="calibration error")
+    largest_rise_of_calibration_error: Percent | None = Field(None, title="rise of the calibration error")
+    largest_share_of_flags: Percent | None = Field(None, title="share of images flagged as out of distribution")
+
+
+QUANTITIES = {  # what a rule limits
+    name: field.title
+    for section in (ClassRules, OverallRules, ImageRules)
+    for name, field in section.model_fields.items()
+    if field.title
+}
 
 
 class Rules(_Section):
@@ -118,14 +111,9 @@ def read_rules(path: Path) -> Rules:
 def _problem(error: Any) -> str:
     place = [str(part) for part in error["loc"]]
     if error["type"] == "extra_forbidden":
-        sections: dict[str, type[BaseModel]] = {
-            "images": ImageRules,
-            "every_class": ClassRules,
-            "new_classes": NewClassRules,
-            "class": ClassRules,
-            "overall": OverallRules,
-        }
-        section: type[BaseModel] = Rules if len(place) == 1 else sections[place[0]]
+        section: type[BaseModel] = Rules
+        if len(place) > 1:
+            section = {name: type(value) for name, value in Rules() if name != "class_"}.get(place[0], ClassRules)
         known = ", ".join(sorted(field.alias or name for name, field in section.model_fields.items()))
         inside = f" in [{'.'.join(place[:-1])}]" if len(place) > 1 else ""
         return f"unknown key '{place[-1]}'{inside}; known: {known}"
@@ -145,57 +133,42 @@ class Limit:
     refuse: Refuse
 
 
-def limits_of(rules: Rules, comparison: Comparison) -> list[Limit]:
-    """All limits; rules of classes that neither version knows are errors."""
-    _check_class_names(rules, comparison)
-    return [*_class_limits(rules, comparison), *_overall_limits(rules, comparison)]
+def _class_limits(rules: Rules, comparison: Comparison) -> Iterator[Limit]:
+    """The limit of a named class overrides that of every class; classes that neither version knows are errors.
 
-
-def _check_class_names(rules: Rules, comparison: Comparison) -> None:
+    Specificity is that on images of the classes the old version knows; of a new class, on all images."""
     status = {each.name: each.status for each in comparison.classes}
     for name, own in rules.class_.items():
         if name not in status:
             known = ", ".join(list(status)[:12])
-            raise SettingsError(
-                f"the rules name the class '{name}', which neither version knows; known: {known}"
-            )
+            raise SettingsError(f"the rules name the class '{name}', which neither version knows; known: {known}")
         losses = [key for key, value in own if key.startswith("largest_loss") and value is not None]
         if status[name] == "new" and losses:
             raise SettingsError(
                 f"the rules limit {losses[0]} of '{name}', which the old version does not know, so nothing can be "
                 f"lost; give smallest_sensitivity or smallest_specificity"
             )
-
-
-def _class_limits(rules: Rules, comparison: Comparison) -> Iterator[Limit]:
-    """The limit of a named class overrides that of every class."""
     for each in comparison.classes:
         common = "new_classes" if each.status == "new" else "every_class"
         general, own = getattr(rules, common), rules.class_.get(each.name, ClassRules())
+        specificity = each.specificity_all if each.status == "new" else each.specificity
         for key in QUANTITIES:
+            pair = each.sensitivity if key.endswith("sensitivity") else specificity
+            figure = pair.change if key.startswith("largest_loss") else pair.new
             for section, source in ((f'class."{each.name}"', own), (common, general)):
                 if (limit := getattr(source, key, None)) is not None:
-                    refuse = source.refuse or rules.refuse
-                    yield Limit(section, key, each.name, limit, _class_figure(each, key), refuse)
+                    yield Limit(section, key, each.name, limit, figure, source.refuse or rules.refuse)
                     break
 
 
-def _class_figure(each: ClassChange, key: str) -> Figure | None:
-    """Specificity is that on images of the classes the old version knows; of a new class, on all images."""
-    specificity = each.specificity_all if each.status == "new" else each.specificity
-    pair = each.sensitivity if key.endswith("sensitivity") else specificity
-    return pair.change if key.startswith("largest_loss") else pair.new
-
-
 def _overall_limits(rules: Rules, comparison: Comparison) -> Iterator[Limit]:
-    flags = next((each.new for each in comparison.flags if each.where == "known"), None)
     figures: dict[str, Figure | None] = {
         "largest_loss_of_accuracy": comparison.accuracy.change,
         "largest_loss_of_macro_f1": comparison.macro_f1.change,
         "largest_share_of_negative_flips": comparison.negative,
         "largest_calibration_error": comparison.calibration_all,
         "largest_rise_of_calibration_error": comparison.calibration.change,
-        "largest_share_of_flags": flags,
+        "largest_share_of_flags": next((each.new for each in comparison.flags if each.where == "known"), None),
     }
     for key, figure in figures.items():
         if (limit := getattr(rules.overall, key)) is not None:
@@ -229,46 +202,36 @@ class Verdict:
     @property
     def line(self) -> str:
         n, failed = len(self.checks), [check for check in self.checks if not check.passed]
+        checks = f"{n:,} check{'' if n == 1 else 's'}"
         if not failed:
-            return f"PASS: {_checks(n)} of the rules {'holds' if n == 1 else 'hold'}."
+            return f"PASS: {checks} of the rules {'holds' if n == 1 else 'hold'}."
         parts = []
-        for key, checks in groupby(sorted(failed, key=_order), key=lambda check: check.key):
-            names = [check.about for check in checks if check.about]
+        for key, quantity in QUANTITIES.items():
+            names = [check.about for check in failed if check.key == key and check.about]
             more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
-            parts.append(QUANTITIES[key] + (f" ({', '.join(names[:MAX_NAMED])}{more})" if names else ""))
+            if any(check.key == key for check in failed):
+                parts.append(quantity + (f" ({', '.join(names[:MAX_NAMED])}{more})" if names else ""))
         fail = "fails" if len(failed) == 1 else "fail"
         harmful = sum(check.harm_shown for check in failed)
         harm = f" Harm is shown in {harmful:,} of them." if harmful else ""
-        return f"REFUSED: {len(failed):,} of {_checks(n)} {fail}: {'; '.join(parts)}.{harm}"
-
-
-def _order(check: Check) -> int:
-    return list(QUANTITIES).index(check.key)
-
-
-def _checks(n: int) -> str:
-    return f"{n:,} check{'' if n == 1 else 's'}"
+        return f"REFUSED: {len(failed):,} of {checks} {fail}: {'; '.join(parts)}.{harm}"
 
 
 def judge(rules: Rules, comparison: Comparison, unreadable: int = 0, inside: int = 0) -> Verdict:
     """Every check of the rules; `unreadable` and `inside` are numbers of test images that cannot be read, and that a
-    model contains."""
-    limits = limits_of(rules, comparison)
-    return Verdict(
-        (
-            *_image_checks(rules, comparison, {"unreadable": unreadable, "inside_a_model": inside}),
-            *(_check(limit, _level(rules, limit, limits)) for limit in limits),
-        )
-    )
+    model contains.
 
-
-def _level(rules: Rules, limit: Limit, limits: Sequence[Limit]) -> float:
-    """Bonferroni: the chance of an error is divided by the number of classes that have this limit."""
-    n = sum(other.key == limit.key for other in limits) if rules.correction == "bonferroni" else 1
-    return 1 - (1 - rules.confidence) / n
+    Bonferroni: the chance of an error is divided by the number of classes that have this limit."""
+    checks = list(_image_checks(rules, comparison, {"unreadable": unreadable, "inside_a_model": inside}))
+    limits = [*_class_limits(rules, comparison), *_overall_limits(rules, comparison)]
+    for limit in limits:
+        n = sum(other.key == limit.key for other in limits) if rules.correction == "bonferroni" else 1
+        checks.append(_check(limit, 1 - (1 - rules.confidence) / n))
+    return Verdict(tuple(checks))
 
 
 def _check(limit: Limit, level: float) -> Check:
+    """With an explanation of what is shown, what is not, and how many images would show it."""
     figure, key = limit.figure, limit.key
     rule = (limit.section, key, limit.about, limit.limit)
     if figure is None or not figure.n:
@@ -283,39 +246,30 @@ def _check(limit: Limit, level: float) -> Check:
     good = low >= limit.limit if smallest else high <= limit.limit
     bad = high < limit.limit if smallest else low > limit.limit
     passed = good if limit.refuse == "unless_shown_harmless" else not bad
-    text = _explanation(limit, figure, level, (value, low, high), good, bad)
+    bound = f"{'at least' if smallest else 'at most'} {limit.limit:g}"
+    if good:
+        shown = f"shown to be {bound}"
+    elif bad:
+        shown = f"shown to be {'below' if smallest else 'above'} {limit.limit:g}"
+    elif (value < limit.limit) if smallest else (value > limit.limit):
+        shown = f"is not {bound}, which may be chance"
+    else:
+        needed = figure.needed(limit.limit, level) if isinstance(figure, (Share, Change)) else None
+        more = f"; about {needed:,} images with the same result would show it" if needed else ""
+        shown = f"not shown to be {bound}{more}"
+    text = f"{number(value)} ({number(low)} to {number(high)}) on {figure.n:,} images: {shown}"
     return Check(*rule, value, (low, high), level, figure.n, limit.refuse, passed, bad, text)
 
 
-def _explanation(
-    limit: Limit, figure: Figure, level: float, numbers: tuple[float, float, float], good: bool, bad: bool
-) -> str:
-    """What is shown, what is not, and how many images would show it."""
-    value, low, high = numbers
-    smallest = limit.key.startswith("smallest")
-    bound = f"{'at least' if smallest else 'at most'} {limit.limit:g}"
-    measured = f"{number(value)} ({number(low)} to {number(high)}) on {figure.n:,} images"
-    if good:
-        return f"{measured}: shown to be {bound}"
-    if bad:
-        return f"{measured}: shown to be {'below' if smallest else 'above'} {limit.limit:g}"
-    if (value < limit.limit) if smallest else (value > limit.limit):
-        return f"{measured}: is not {bound}, which may be chance"
-    needed = figure.needed(limit.limit, level) if isinstance(figure, (Share, Change)) else None
-    more = f"; about {needed:,} images with the same result would show it" if needed else ""
-    return f"{measured}: not shown to be {bound}{more}"
-
-
 def _image_checks(rules: Rules, comparison: Comparison, left_out: dict[str, int]) -> Iterator[Check]:
-    counts = {"unknown_classes": len(comparison.versions.left_out), **left_out}
-    for key, n in counts.items():
+    def check(key: str, about: str, limit: int, n: int, passed: bool, expected: str) -> Check:
+        text = f"{n:,}; expected {expected}"
+        return Check("images", key, about, limit, n, None, None, n, None, passed, False, text)
+
+    for key, n in {"unknown_classes": len(comparison.versions.left_out), **left_out}.items():
         if getattr(rules.images, key) == "refuse":
-            yield _count_check(key, "", 0, n, n == 0)
+            yield check(key, "", 0, n, n == 0, "none")
     if (smallest := rules.images.smallest_number) is not None:
         for each in comparison.classes:
-            yield _count_check("smallest_number", each.name, smallest, each.images, each.images >= smallest)
-
-
-def _count_check(key: str, about: str, limit: int, n: int, passed: bool) -> Check:
-    text = f"{n:,}; expected {f'at least {limit:,}' if key == 'smallest_number' else 'none'}"
-    return Check("images", key, about, limit, n, None, None, n, None, passed, False, text)
+            passed = each.images >= smallest
+            yield check("smallest_number", each.name, smallest, each.images, passed, f"at least {smallest:,}")

@@ -1,16 +1,21 @@
 """Experiments on the same test images: numbers with intervals, and paired differences with a verdict."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from endocil.errors import EndocilError, SettingsError
-from endocil.io.tables import Cell, Column, Spread, Table, either, listed, spread
+from endocil.errors import DataError, EndocilError, SettingsError
+from endocil.io.text_tables import Cell, Column, Spread, Table, either, listed, spread
 from endocil.metrics.metrics import TABLE_METRICS
 from endocil.metrics.statistics import (
+    LEVEL,
     Floats,
+    Measure,
+    Resampling,
     bootstrap_p,
     holm,
     mcnemar_p,
@@ -19,17 +24,13 @@ from endocil.metrics.statistics import (
     paired_t_p,
     percentile_interval,
 )
-from endocil.model.predictions import Head
-from endocil.reports.averages import HEAD, Runs, mean
-from endocil.reports.tables import LOWER_IS_BETTER, TITLES, budgets_of, comparison
+from endocil.metrics.transfer import NEED_SCORES
+from endocil.model.predictions import HEADS, Head
+from endocil.reports.averages import HEAD, Runs, mean, metric_spread
+from endocil.reports.tables import LOWER_IS_BETTER, METHOD, SEEDS, TITLES, budgets_of, comparison, metric_columns
+from endocil.runs.experiments import evaluated_part, method_title
 from endocil.runs.experiments import groups as grouped
-from endocil.runs.experiments import method_title
-from endocil.runs.paired_predictions import (
-    CommonTestSet,
-    PairedPredictions,
-    has_predictions,
-    read_paired_predictions,
-)
+from endocil.runs.paired_predictions import CommonTestSet, PairedPredictions, has_predictions, read_paired_predictions
 from endocil.runs.records import RunRecord
 
 SIGNIFICANT = 0.05
@@ -54,14 +55,42 @@ class ComparableRuns:
     def runs(self) -> list[RunRecord]:
         return [run for group in self.groups for run in group.results]
 
-    def incremental(self, metric: str) -> list[int]:
-        """The groups that have the metric: one task has no average and forgets nothing."""
-        return [i for i, group in enumerate(self.groups) if group.incremental or metric.endswith("_last")]
+    def having(self, metric: str) -> list[int]:
+        """The groups that have the metric: one task has no average and forgets nothing, and predicted classes without
+        scores have no second best."""
+        return [
+            i
+            for i, group in enumerate(self.groups)
+            if (group.incremental or metric.endswith("_last"))
+            and (metric not in NEED_SCORES or all(one.top5 is not None for one in self.predictions[i]))
+        ]
+
+    def measures(self, metric: str, group: int) -> list[Measure]:
+        """Of each seed."""
+        own = self.predictions[group]
+        if metric != "fwt":
+            return [one.measure(metric) for one in own]
+        references = {
+            run.settings["seed"]: one
+            for other, predictions in zip(self.groups, self.predictions, strict=True)
+            for run, one in zip(other.results, predictions, strict=True)
+            if not other.incremental and one.task_aware is not None
+        }
+        if not references:
+            raise SettingsError(
+                "fwt compares with a model that learned all classes at once; add runs with method.name=joint on the "
+                "same images"
+            )
+        same_seed = [references.get(seed) for seed in self.groups[group].seeds]
+        return [
+            one.forward_transfer([own_seed] if own_seed else [*references.values()])
+            for one, own_seed in zip(own, same_seed, strict=True)
+        ]
 
     def resampled(self, metric: str, resamples: int) -> dict[int, Floats]:
         """Of each group, by its number: (R, seeds), the same resamples for all."""
-        members = self.incremental(metric)
-        measures = [one.measure(metric) for i in members for one in self.predictions[i]]
+        members = self.having(metric)
+        measures = [measure for i in members for measure in self.measures(metric, i)]
         if not measures:
             return {}
         values = self.test_set.resampling(metric, resamples).values(measures)
@@ -73,7 +102,7 @@ def comparable_runs(runs: Sequence[RunRecord], head: Head = "softmax") -> Compar
     """Read the predictions; methods that lack the head are left out."""
     with_head = [run for run in runs if run.metrics.get(head) is not None]
     if not with_head:
-        raise EndocilError(f"none of these runs has a {head.replace('_', '-')} head")
+        raise SettingsError(f"none of these runs has a {head.replace('_', '-')} head")
     groups = sorted(grouped(with_head), key=lambda group: not group.incremental)
     each = iter(read_paired_predictions([run for group in groups for run in group.results], head))
     predictions = tuple(tuple(next(each) for _ in group.results) for group in groups)
@@ -81,7 +110,7 @@ def comparable_runs(runs: Sequence[RunRecord], head: Head = "softmax") -> Compar
 
 
 def comparable_or_none(runs: Sequence[RunRecord], head: Head = "softmax") -> ComparableRuns | None:
-    """None where predictions are not at hand, or are of different images, which a page may show but nobody can pair."""
+    """None where predictions are not at hand, or are of different images, which can be shown but not paired."""
     if not all(map(has_predictions, runs)):
         return None
     try:
@@ -91,24 +120,38 @@ def comparable_or_none(runs: Sequence[RunRecord], head: Head = "softmax") -> Com
 
 
 def interval_table(
-    compared: ComparableRuns, resamples: int = RESAMPLES, *, rank_anyway: bool = False
+    compared: ComparableRuns,
+    resamples: int | None = RESAMPLES,
+    *,
+    metrics: Sequence[str] = TABLE_METRICS,
+    rank_anyway: bool = False,
 ) -> Table:
-    """The table of results with the 95 % interval of each number over test images."""
+    """The table of results with the 95 % interval of each number over test images; none for no intervals."""
     table = comparison(compared.runs, compared.head, rank_anyway=rank_anyway)
-    rows = [list(row) for row in table.rows]
-    for j, metric in enumerate(TABLE_METRICS, start=len(table.columns) - len(TABLE_METRICS)):
-        for i, values in compared.resampled(metric, resamples).items():
-            cell = rows[i][j]
-            assert isinstance(cell, Spread)
-            rows[i][j] = replace(cell, interval=percentile_interval(values.mean(axis=1)))
-    return replace(table, rows=tuple(map(tuple, rows)))
+    stored = len(table.columns) - len(TABLE_METRICS)
+    rows: list[list[Cell]] = [list(row[:stored]) for row in table.rows]
+    for metric in metrics:
+        having = compared.having(metric)
+        values = compared.resampled(metric, resamples) if resamples and having else {}
+        for i, row in enumerate(rows):
+            cell = _observed(compared, metric, i) if i in having else None
+            row.append(replace(cell, interval=percentile_interval(values[i].mean(axis=1))) if cell and values else cell)
+    columns = (*table.columns[:stored], *metric_columns(metrics))
+    return replace(table, columns=columns, rows=tuple(map(tuple, rows)))
+
+
+def _observed(compared: ComparableRuns, metric: str, group: int) -> Spread | None:
+    """The metric's mean and spread over the seeds: as a run recorded it, or from its predictions."""
+    if metric in TABLE_METRICS:
+        return metric_spread(compared.groups[group], metric, compared.head)
+    return spread(map(observed, compared.measures(metric, group)))
 
 
 def interval_note(compared: ComparableRuns, resamples: int = RESAMPLES) -> str:
     """What the intervals are."""
     return (
         f"± is the sample standard deviation over the seeds. In brackets: 95 % percentile bootstrap interval over "
-        f"{compared.test_set.described()}, {resamples:,} resamples. The seeds are held fixed, and for F1 and AF "
+        f"{compared.test_set.describe()}, {resamples:,} resamples. The seeds are held fixed, and for F1 and AF "
         f"the classes keep their sizes."
     )
 
@@ -117,7 +160,7 @@ def source_table(compared: ComparableRuns, resamples: int = RESAMPLES, *, rank_a
     """Accuracy after the last task on the images of each source alone, with its interval over test images."""
     sources = np.array(compared.test_set.sources)
     if not any(sources):
-        raise EndocilError("the images of these runs do not say which source they come from")
+        raise DataError("the images of these runs do not say which source they come from")
     rows: list[tuple[Cell, ...]] = []
     rankings: list[str | None] = []
     budgets = budgets_of(compared.groups)
@@ -131,13 +174,8 @@ def source_table(compared: ComparableRuns, resamples: int = RESAMPLES, *, rank_a
             cell = replace(accuracy, interval=percentile_interval(drawn.values(own).mean(axis=1)))
             rows.append((name or "unknown", int(counted.sum()), group.label, len(group.seeds), cell))
             rankings.append(None if ranking is None else f"{name} {ranking}")
-    columns = (
-        Column("source", "Source"),
-        Column("images", "Images", True),
-        Column("method", "Method"),
-        Column("seeds", "Seeds", True),
-        Column("acc_last", TITLES["acc_last"], True, "max"),
-    )
+    first = (Column("source", "Source"), Column("images", "Images", True))
+    columns = (*first, METHOD, SEEDS, Column("acc_last", TITLES["acc_last"], True, "max"))
     head = compared.head.replace("_", "-")
     caption = f"Accuracy of the {head} head after the last task for each source, in percent"
     return Table(caption + budgets.note(rank_anyway), columns, tuple(rows), tuple(rankings))
@@ -155,6 +193,7 @@ class Versus:
     p: float
     exact: bool  # McNemar's test instead of the bootstrap
     adjusted: float = 1.0
+    value: Spread | None = None  # of the experiment itself
 
     @property
     def verdict(self) -> str:
@@ -171,7 +210,7 @@ def versus(
     differences: list[Versus] = []
     base = compared.groups.index(baseline)
     for metric in metrics:
-        values = compared.resampled(metric, resamples) if base in compared.incremental(metric) else {}
+        values = compared.resampled(metric, resamples) if base in compared.having(metric) else {}
         differences += [_versus(compared, metric, i, base, values) for i in values if i != base]
     adjusted = holm([one.p for one in differences])
     return [replace(one, adjusted=p) for one, p in zip(differences, adjusted, strict=True)]
@@ -179,16 +218,17 @@ def versus(
 
 def _versus(compared: ComparableRuns, metric: str, i: int, base: int, values: dict[int, Floats]) -> Versus:
     one, other = compared.groups[i], compared.groups[base]
-    means = [np.mean([observed(run.measure(metric)) for run in compared.predictions[k]]) for k in (i, base)]
+    means = [np.mean([*map(observed, compared.measures(metric, k))]) for k in (i, base)]
     if one.seeds == other.seeds:
         differences = mean_over_seeds(values[i] - values[base])
     else:
         differences = mean_over_seeds(values[i], seed=1) - mean_over_seeds(values[base], seed=2)
     exact = metric == "acc_last" and len(one.seeds) == len(other.seeds) == 1 and not compared.test_set.grouped
-    right = [compared.predictions[k][0].right[-1] for k in (i, base)]
+    right = [compared.predictions[k][0].correct[-1] for k in (i, base)]
     p = mcnemar_p(*right) if exact else bootstrap_p(differences)
     interval = percentile_interval(differences)
-    return Versus(one, metric, compared.head, float(means[0] - means[1]), interval, p, exact)
+    value = _observed(compared, metric, i)
+    return Versus(one, metric, compared.head, float(means[0] - means[1]), interval, p, exact, value=value)
 
 
 @dataclass(frozen=True)
@@ -200,77 +240,65 @@ class Signed(Spread):
 
 
 @dataclass(frozen=True)
-class Chance(Spread):
-    """A p-value."""
-
+class PValue(Spread):
     def __str__(self) -> str:
         return "<0.001" if self.mean < 0.001 else f"{self.mean:.3f}"
 
 
-def named(compared: ComparableRuns, label: str | None, first: str) -> Runs:
+def find_experiment(compared: ComparableRuns, label: str | None, first: str) -> Runs:
     """The experiment with this label (icarl or iCaRL); that of the run named `first` where none is given."""
     for group in compared.groups:
-        if label is None and any(run.name == first for run in group.results):
-            return group
-        if label is not None and label.casefold() in _spellings(group):
+        name = str(group.first.settings["method"]["name"])
+        spellings = {group.label.casefold(), group.label.replace(method_title(name), name, 1).casefold()}
+        if any(run.name == first for run in group.results) if label is None else label.casefold() in spellings:
             return group
     known = ", ".join(f"'{group.label}'" for group in compared.groups)
     raise SettingsError(f"no experiment '{label or first}' among these runs; there are {known}")
 
 
-def _spellings(group: Runs) -> set[str]:
-    """The label with the method's title, and with its name in settings."""
-    name = str(group.first.settings["method"]["name"])
-    return {group.label.casefold(), group.label.replace(method_title(name), name, 1).casefold()}
-
-
 def versus_table(differences: Sequence[Versus], baseline: Runs) -> Table:
-    columns = (
-        Column("metric", "Metric"),
-        Column("method", "Method"),
-        Column("seeds", "Seeds", True),
-        Column("value", "Value", True),
-        Column("difference", "Difference", True),
-        Column("low", "Low", True),
-        Column("high", "High", True),
-        Column("p", "p", True),
-        Column("p_holm", "p (Holm)", True),
-        Column("verdict", "Verdict"),
-    )
-    rows = tuple(map(_versus_row, differences))
-    items = budgets_of([baseline, *(one.group for one in differences)]).items
+    numeric = {
+        "value": "Value",
+        "difference": "Difference",
+        "low": "Low",
+        "high": "High",
+        "p": "p",
+        "p_holm": "p (Holm)",
+    }
+    numbers = (Column(key, title, True) for key, title in numeric.items())
+    columns = (Column("metric", "Metric"), METHOD, SEEDS, *numbers, Column("verdict", "Verdict"))
+    rows: list[tuple[Cell, ...]] = []
+    for one in differences:
+        differences_in_points = map(Signed, (one.difference, *one.interval))
+        p_values = map(PValue, (one.p, one.adjusted))
+        first = (TITLES[one.metric], one.group.label, len(one.group.seeds), one.value)
+        rows.append((*first, *differences_in_points, *p_values, one.verdict))
+    items = ", ".join(budgets_of([baseline, *(one.group for one in differences)]).items)
     differ = f"; the runs differ in their budget ({items})" if items else ""
-    return Table(
-        f"Difference from {baseline.label} in points, on the same test images{differ}", columns, rows
-    )
-
-
-def _versus_row(one: Versus) -> tuple[Cell, ...]:
-    value = spread(run.metrics[one.head][one.metric] for run in one.group.results)
-    low, high = one.interval
-    return (
-        TITLES[one.metric],
-        one.group.label,
-        len(one.group.seeds),
-        value,
-        Signed(one.difference),
-        Signed(low),
-        Signed(high),
-        Chance(one.p),
-        Chance(one.adjusted),
-        one.verdict,
-    )
+    return Table(f"Difference from {baseline.label} in points, on the same test images{differ}", columns, tuple(rows))
 
 
 def versus_note(
     compared: ComparableRuns, differences: Sequence[Versus], baseline: Runs, resamples: int = COMPARING
 ) -> str:
     """Exactly what was computed."""
+    if all(len(group.seeds) == 1 for group in compared.groups):
+        seeds = "; one seed each, so variation between seeds is not included"
+    elif all(group.seeds == baseline.seeds for group in compared.groups):
+        seeds = " and over the seeds"
+    else:
+        seeds = " and over the seeds, which are paired where both methods have the same ones"
+    exact = [one.exact for one in differences]
+    if not any(exact):
+        test = "p: from the same resamples." if differences else ""
+    elif all(exact):
+        test = "p: exact McNemar test."
+    else:
+        test = "p: exact McNemar test for the accuracy of two single runs, otherwise from the same resamples."
     sentences = [
         f"Difference: the method's mean over its seeds minus that of {baseline.label}. Low and High: its 95 % "
-        f"interval, by a paired bootstrap of {resamples:,} resamples over {compared.test_set.described()}"
-        f"{_resampled_seeds(compared, baseline)}.",
-        _test_used(differences),
+        f"interval, by a paired bootstrap of {resamples:,} resamples over {compared.test_set.describe()}{seeds}.",
+        test,
         f"Holm: adjusted for the {len(differences)} comparisons of this table. A difference is significant if "
         f"p (Holm) is below {SIGNIFICANT}.",
     ]
@@ -279,31 +307,21 @@ def versus_note(
     return " ".join(filter(None, sentences))
 
 
-def _resampled_seeds(compared: ComparableRuns, baseline: Runs) -> str:
-    counts = {len(group.seeds) for group in compared.groups}
-    if counts == {1}:
-        return "; one seed each, so variation between seeds is not included"
-    if all(group.seeds == baseline.seeds for group in compared.groups):
-        return " and over the seeds"
-    return " and over the seeds, which are paired where both methods have the same ones"
-
-
-def _test_used(differences: Sequence[Versus]) -> str:
-    exact = [one.exact for one in differences]
-    if all(exact):
-        return "p: exact McNemar test." if differences else ""
-    if not any(exact):
-        return "p: from the same resamples."
-    return "p: exact McNemar test for the accuracy of two single runs, otherwise from the same resamples."
-
-
 Pair = tuple[Runs, Runs]  # the lower mean first
 
 
 def compared_over_seeds(runs: Sequence[RunRecord]) -> str:
     """One line: between which methods the accuracy after the last task differs significantly over the seeds."""
-    pairs = list(itertools.combinations(sorted(grouped(runs), key=_accuracy), 2))
-    differences = [_seed_differences(pair) for pair in pairs]
+
+    def accuracies(group: Runs) -> dict[int, float]:
+        return {run.settings["seed"]: run.metrics[HEAD]["acc_last"] for run in group.results}
+
+    by_mean = sorted(grouped(runs), key=lambda group: mean(accuracies(group).values()) or 0.0)
+    pairs = list(itertools.combinations(by_mean, 2))
+    differences = []  # of the seeds that both have
+    for pair in pairs:
+        one, other = map(accuracies, pair)
+        differences.append([other[seed] - one[seed] for seed in sorted(one.keys() & other.keys())])
     adjusted = holm([paired_t_p(each) for each in differences])
     different = [pair for pair, p in zip(pairs, adjusted, strict=True) if p < SIGNIFICANT]
     others = [pair for pair, p in zip(pairs, adjusted, strict=True) if p >= SIGNIFICANT]
@@ -316,18 +334,54 @@ def compared_over_seeds(runs: Sequence[RunRecord]) -> str:
     )
 
 
-def _accuracy(group: Runs) -> float:
-    return mean(run.metrics[HEAD]["acc_last"] for run in group.results) or 0.0
-
-
-def _seed_differences(pair: Pair) -> list[float]:
-    """Of the seeds that both have."""
-    one, other = ({run.settings["seed"]: run.metrics[HEAD]["acc_last"] for run in g.results} for g in pair)
-    return [other[seed] - one[seed] for seed in sorted(one.keys() & other.keys())]
-
-
 def _pairs(pairs: Sequence[Pair], word: str) -> str:
     """Each method once: "Finetune below iCaRL and EndoCIL", "Finetune and iCaRL or EndoCIL"."""
     by_first = itertools.groupby(pairs, key=lambda pair: pair[0].label)
     join = listed if word == "below" else " or ".join
     return "; ".join(f"{one} {word} {join([b.label for _, b in own])}" for one, own in by_first) or "none"
+
+
+def results_of(run: RunRecord) -> dict[str, Any]:
+    """The results of a run as a model file states them, by head: the metrics of the tables and the recall of each
+    class, in percent, each with its interval."""
+    return {
+        "part": evaluated_part(run.settings),
+        "images": run.metrics["test_images"][-1],
+        "level": LEVEL,
+        "resamples": RESAMPLES,
+        "heads": {head: _results_of_head(run, head) for head in HEADS if run.metrics[head] is not None},
+    }
+
+
+def _results_of_head(run: RunRecord, head: Head) -> dict[str, Any]:
+    (paired,) = read_paired_predictions([run], head)
+    test_set = paired.test_set
+    metrics = TABLE_METRICS if len(run.metrics["task_sizes"]) > 1 else TABLE_METRICS[:-1]  # one task cannot forget
+    results: dict[str, Any] = {
+        name: _with_interval(paired.measure(name), test_set.resampling(name, RESAMPLES)) for name in metrics
+    }
+    resampling, recalls = test_set.resampling("f1_last", RESAMPLES), {}
+    for label, name in enumerate(test_set.classes):
+        counted = test_set.labels == label
+        recall = _with_interval(paired.accuracy_on(counted), resampling)
+        # Where all or none of a class's images are right, resamples say nothing: the exact binomial bound does.
+        units = len(np.unique(resampling.units[counted]))
+        if recall["value"] == 0.0:
+            recall["high"] = upper_limit_if_none_seen(units)
+        elif recall["value"] == 100.0:
+            recall["low"] = 100.0 - upper_limit_if_none_seen(units)
+        recalls[name] = recall
+    return results | {"recall": recalls}
+
+
+def upper_limit_if_none_seen(units: int) -> float:
+    """How many percent something may have that was seen in none of the units."""
+    return float(100.0 * (1.0 - ((1.0 - LEVEL) / 2) ** (1.0 / units)))
+
+
+def _with_interval(measure: Measure, resampling: Resampling) -> dict[str, float | None]:
+    value = observed(measure)
+    if math.isnan(value):  # a class without test images
+        return {"value": None, "low": None, "high": None}
+    low, high = percentile_interval(resampling.values([measure])[:, 0])
+    return {"value": value, "low": low, "high": high}

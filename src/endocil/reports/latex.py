@@ -3,36 +3,34 @@
 The document needs \\usepackage{booktabs}, and amssymb where a table has ticks.
 """
 
-from endocil.io.tables import DASH, Cell, Column, Spread, Table, shown, within
+from endocil.io.text_tables import DASH, Cell, Column, Spread, Table, shown, within
 from endocil.reports.tables import TITLES
 
-SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    "±": r"$\pm$",
-    "✓": r"\checkmark{}",
-    "\N{MINUS SIGN}": "$-$",
-    DASH: "--",
-    "\N{NO-BREAK SPACE}": "~",
-}
+SPECIAL = str.maketrans(
+    {
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "<": r"\textless{}",
+        ">": r"\textgreater{}",
+        "|": r"\textbar{}",
+        "±": r"$\pm$",
+        "✓": r"\checkmark{}",
+        "\N{MINUS SIGN}": "$-$",
+        DASH: "--",
+        "\N{NO-BREAK SPACE}": "~",
+    }
+)
 ARROWS = {"max": r"$\uparrow$", "min": r"$\downarrow$"}
 
 
 def latex(table: Table, *, caption: str | None = None, label: str = "tab:results", note: str = "") -> str:
     """The whole table environment. `caption` takes the place of the table's own, which `note` ends."""
     best, second = table.marked(), table.marked(place=2)
-    parts = [escaped(table.caption) + ".", _legend(bool(best), bool(second)), escaped(note)]
+    legend = r"Best in \textbf{bold}" if best else ""
+    legend += r", second \underline{underlined}" if second else ""
+    parts = [escaped(table.caption) + ".", f"{legend}." if legend else "", escaped(note)]
     caption = " ".join(filter(None, parts)) if caption is None else escaped(caption)
     lines = [
         r"\begin{table}[htbp]",
@@ -57,14 +55,8 @@ def latex(table: Table, *, caption: str | None = None, label: str = "tab:results
 
 
 def escaped(text: str) -> str:
-    """Text in which no character means anything to LaTeX."""
-    return "".join(SPECIAL.get(character, character) for character in text)
-
-
-def _legend(best: bool, second: bool) -> str:
-    if not best:
-        return ""
-    return r"Best in \textbf{bold}, second \underline{underlined}." if second else r"Best in \textbf{bold}."
+    """Text with LaTeX's special characters escaped."""
+    return text.translate(SPECIAL)
 
 
 def _line(cells: list[str]) -> str:

@@ -1,23 +1,14 @@
-"""Tables from the ledger, data set by data set: all experiments, both heads with their costs, and the ablation."""
+"""Tables from the ledger, data set by data set: all experiments, both heads with their costs, the ablation, the factors
+of weight alignment, and leaks from train to test."""
 
 import json
-from collections import Counter
 from collections.abc import Sequence
 
-from endocil.io.tables import DASH, Cell, Column, Table, spread
+from endocil.data.leaks import RATES
+from endocil.io.text_tables import DASH, Cell, Column, Table, spread
 from endocil.reports.ledger import Entry
-from endocil.reports.tables import metric_cells, metric_columns
-from endocil.runs.experiments import (
-    Group,
-    budget,
-    data_title,
-    flat,
-    groups,
-    identity,
-    label,
-    split_title,
-    varying,
-)
+from endocil.reports.tables import METHOD, SEEDS, metric_cells, metric_columns
+from endocil.runs.experiments import Group, budget, data_title, flatten, groups, identity, label, split_title, varying
 from endocil.runs.records import Json
 
 # The paper's name of a component, its setting, and the values for "with" and "without" it.
@@ -28,6 +19,9 @@ ABLATION = (
 )
 HEADS = {"softmax": "softmax", "nearest_mean": "nearest mean"}
 TICK = "✓"
+ALIGNMENT = "alignment"  # the factor's name in what a method measures
+MEMORY_SIZES = ("memory.per_class", "memory.total")
+EXEMPLARS = Column("exemplars", "Exemplars per class", True)
 
 Entries = Group[Entry]
 
@@ -38,34 +32,25 @@ def section(settings: Json) -> str:
 
 
 def shared_budget(settings: Json) -> str:
-    """Image size, network width and epochs."""
-    values = flat(settings)
-    shared = (("data.size", "{} px"), ("network.width", "width {}"), ("train.epochs", "{} epochs per task"))
+    """Image size, network and epochs; a frozen network is named, and its epochs are those of a head at most."""
+    values = flatten(settings)
+    shared = [("data.size", "{} px"), ("network.width", "width {}"), ("train.epochs", "{} epochs per task")]
+    if values.get("network.freeze") == ["all"]:
+        weights = f" ({values['network.weights']})" if values.get("network.weights") else ""
+        shared[1:] = [("network.backbone", "frozen {}" + weights)]
     return ", ".join(text.format(values[key]) for key, text in shared if key in values)
 
 
 def ledger_table(entries: Sequence[Entry]) -> Table:
     """Every experiment, mean ± sample standard deviation over its seeds."""
     experiments = _ordered(entries)
-    columns = (
-        Column("method", "Method"),
-        Column("tasks", "Tasks", True),
-        Column("exemplars", "Exemplars per class", True),
-        Column("seeds", "Seeds", True),
-        *metric_columns(),
-    )
-    rows = tuple(
-        (
-            group.label,
-            len(group.first.metrics["task_sizes"]),
-            _exemplars(group.first),
-            len(group.seeds),
-            *metric_cells(group),
-        )
-        for group in experiments
-    )
+    columns = (METHOD, Column("tasks", "Tasks", True), EXEMPLARS, SEEDS, *metric_columns())
+    rows: list[tuple[Cell, ...]] = []
+    for group in experiments:
+        tasks = len(group.first.metrics["task_sizes"])
+        rows.append((group.label, tasks, _exemplars(group.first), len(group.seeds), *metric_cells(group)))
     caption = "Runs in the ledger, in percent"
-    return Table(caption, columns, rows, _rankings(experiments), _sections(experiments))
+    return Table(caption, columns, tuple(rows), _rankings(experiments), _sections(experiments))
 
 
 def _ordered(entries: Sequence[Entry]) -> list[Entries]:
@@ -92,25 +77,20 @@ def _exemplars(entry: Entry) -> str | None:
 
 
 def _rankings(experiments: Sequence[Entries]) -> tuple[str | None, ...]:
-    """A best value is marked only among experiments with the same seeds: a single run may be a lucky one."""
-    keys = [_ranking(group) for group in experiments]
+    """Experiments are ranked that share images, tasks, training and number of exemplars, whatever their method. A best
+    value is marked only among experiments with the same seeds: a single run may be a lucky one."""
+    keys = [_shared_settings(group, "method.") if group.incremental else None for group in experiments]
     pairs = list(zip(keys, experiments, strict=True))
     seeds = {key: {group.seeds for other, group in pairs if other == key} for key in keys}
     return tuple(key if len(seeds[key]) == 1 else None for key in keys)
 
 
-def _ranking(group: Entries) -> str | None:
-    """What experiments must share to be ranked: images, tasks, training and exemplars, not method and components."""
-    if not group.incremental:
-        return None
+def _shared_settings(group: Entries, *own: str) -> str:
+    """All settings that determine the result, but the seed, exemplar selection and those that begin with `own`."""
     values = identity(group.first.settings)
-    return json.dumps({key: values[key] for key in sorted(values) if not _is_own(key)}, default=str)
-
-
-def _is_own(key: str) -> bool:
-    """Whether a setting belongs to the method: its components and options, but not the number of exemplars."""
-    sizes = ("memory.per_class", "memory.total")
-    return key == "seed" or (key.startswith(("method.", "memory.")) and key not in sizes)
+    free = ("seed", "memory.", *own)
+    kept = {key: value for key, value in values.items() if key in MEMORY_SIZES or not key.startswith(free)}
+    return json.dumps(kept, sort_keys=True, default=str)
 
 
 def costs_table(entries: Sequence[Entry]) -> Table:
@@ -118,37 +98,26 @@ def costs_table(entries: Sequence[Entry]) -> Table:
 
     Only runs that measured their memory: so every row is the mean of the same runs."""
     experiments = _ordered([entry for entry in entries if entry.peak_megabytes is not None])
-    rankings = dict(zip(map(id, experiments), _rankings(experiments), strict=True))
-    lines = [
-        (group, head) for group in experiments for head in HEADS if group.first.metrics.get(head) is not None
-    ]
-    columns = (
-        Column("method", "Method"),
-        Column("head", "Head"),
-        Column("seeds", "Seeds", True),
-        *metric_columns(),
-        Column("parameters", "Parameters", True),
-        Column("seconds_per_epoch", "s / epoch", True),
-        Column("minutes", "Minutes", True),
-        Column("peak_megabytes", "Peak MB", True),
-    )
-    rows = tuple(
-        (
-            group.label,
-            HEADS[head],
-            len(group.seeds),
-            *metric_cells(group, head),
-            *(_costs(group.results) if head == "softmax" else (None,) * 4),
-        )
-        for group, head in lines
-    )
-    return Table(
-        "Both heads of the runs in the ledger, in percent, and their costs",
-        columns,
-        rows,
-        tuple(rankings[id(group)] and f"{head} {rankings[id(group)]}" for group, head in lines),
-        _sections([group for group, _ in lines]),
-    )
+    costs = {
+        "parameters": "Parameters",
+        "seconds_per_epoch": "s / epoch",
+        "minutes": "Minutes",
+        "peak_megabytes": "Peak MB",
+    }
+    cost_columns = (Column(key, title, True) for key, title in costs.items())
+    columns = (METHOD, Column("head", "Head"), SEEDS, *metric_columns(), *cost_columns)
+    rows: list[tuple[Cell, ...]] = []
+    rankings: list[str | None] = []
+    sections: list[str] = []
+    for group, ranking in zip(experiments, _rankings(experiments), strict=True):
+        for head, title in HEADS.items():
+            if group.first.metrics.get(head) is not None:
+                cells = _costs(group.results) if head == "softmax" else (None,) * len(costs)
+                rows.append((group.label, title, len(group.seeds), *metric_cells(group, head), *cells))
+                rankings.append(ranking and f"{head} {ranking}")
+                sections.append(section(group.first.settings))
+    caption = "Both heads of the runs in the ledger, in percent, and their costs"
+    return Table(caption, columns, tuple(rows), tuple(rankings), tuple(sections))
 
 
 def _costs(results: Sequence[Entry]) -> tuple[Cell, ...]:
@@ -165,8 +134,8 @@ def ablation_table(entries: Sequence[Entry]) -> Table:
     """With and without each of the three components: the runs whose settings name all three, and that differ
     in them alone from another."""
     named = [group for group in groups(entries, section) if None not in ticks(group)]
-    rows_of = Counter(map(_without_components, named))
-    ablated = [group for group in named if rows_of[_without_components(group)] > 1]
+    others = [_shared_settings(group, "method.loss", "method.gradients") for group in named]
+    ablated = [group for group, other in zip(named, others, strict=True) if others.count(other) > 1]
     labels = _labels_without_components(ablated)
 
     def order(group: Entries) -> tuple[object, ...]:
@@ -174,40 +143,55 @@ def ablation_table(entries: Sequence[Entry]) -> Table:
         return *_section_order(group), labels[id(group)], _exemplars(first) or "", ticks(group)
 
     ablated.sort(key=order)
-    columns = (
-        *(Column(name.lower(), name) for name, *_ in ABLATION),
-        Column("method", "Method"),
-        Column("exemplars", "Exemplars per class", True),
-        Column("seeds", "Seeds", True),
-        *metric_columns(),
-    )
-    rows = tuple(
-        (
-            *(TICK if tick else DASH for tick in ticks(group)),
-            labels[id(group)],
-            _exemplars(group.first),
-            len(group.seeds),
-            *metric_cells(group),
-        )
-        for group in ablated
-    )
+    components = (Column(name.lower(), name) for name, *_ in ABLATION)
+    columns = (*components, METHOD, EXEMPLARS, SEEDS, *metric_columns())
+    rows: list[tuple[Cell, ...]] = []
+    for group in ablated:
+        marks = (TICK if tick else DASH for tick in ticks(group))
+        first = (*marks, labels[id(group)], _exemplars(group.first), len(group.seeds))
+        rows.append((*first, *metric_cells(group)))
     caption = "Ablation of the three components, in percent"
-    return Table(caption, columns, rows, _rankings(ablated), _sections(ablated))
+    return Table(caption, columns, tuple(rows), _rankings(ablated), _sections(ablated))
+
+
+def alignment_table(entries: Sequence[Entry]) -> Table:
+    """The factor by which weight alignment multiplies the new classes' rows, after each task but the first."""
+    recorded = [entry for entry in entries if ALIGNMENT in entry.measured]
+    tasks = max((len(entry.measured[ALIGNMENT]) for entry in recorded), default=1)
+    by_task = (Column(f"task_{t}", f"Task {t}", True) for t in range(2, tasks + 1))
+    experiments = _ordered(recorded)
+    rows: list[tuple[Cell, ...]] = []
+    for group in experiments:
+        factors = [entry.measured[ALIGNMENT] for entry in group.results]
+        cells = (spread(own[t] for own in factors) if t < len(factors[0]) else None for t in range(1, tasks))
+        rows.append((group.label, len(group.seeds), *cells))
+    columns = (METHOD, SEEDS, *by_task)
+    return Table("Factors of weight alignment", columns, tuple(rows), (), _sections(experiments))
+
+
+def leaks_table(entries: Sequence[Entry]) -> Table:
+    """The share of the test images that the training part has seen, for each data set and split."""
+    splits: dict[tuple[str, int], list[Entry]] = {}
+    for entry in entries:
+        splits.setdefault((split_title(entry.settings), entry.metrics["test_images"][-1]), []).append(entry)
+    columns = (
+        Column("data", "Data"),
+        Column("test_images", "Test images", True),
+        *(Column(name, text[:1].upper() + text[1:], True) for name, text in RATES.items()),
+    )
+    rows: list[tuple[Cell, ...]] = []
+    for (title, n), members in sorted(splits.items()):
+        recorded = next((entry.leaks for entry in members if entry.leaks), None)
+        rates = [None if recorded is None else recorded.get(name) for name in RATES]
+        missing = "not recorded" if recorded is None else None
+        rows.append((title, f"{n:,}", *(missing if rate is None else f"{100 * rate:.1f} %" for rate in rates)))
+    return Table("Test images that the training part has seen", columns, tuple(rows))
 
 
 def ticks(group: Entries) -> tuple[bool | None, ...]:
     """True with the component, False without it, None where the run has neither."""
-    settings = flat(group.first.settings)
+    settings = flatten(group.first.settings)
     return tuple({on: True, off: False}.get(settings.get(key, "")) for _, key, on, off in ABLATION)
-
-
-def _without_components(group: Entries) -> str:
-    """All settings that may not differ within an ablation; options come and go with the components."""
-    own = ("seed", "method.loss", "method.gradients")
-    values = identity(group.first.settings)
-    sizes = ("memory.per_class", "memory.total")
-    kept = {k: v for k, v in values.items() if k not in own and (not k.startswith("memory.") or k in sizes)}
-    return json.dumps(kept, sort_keys=True, default=str)
 
 
 def _labels_without_components(ablated: Sequence[Entries]) -> dict[int, str]:

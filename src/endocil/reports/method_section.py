@@ -9,7 +9,8 @@ from typing import Any
 
 from endocil.html import charts as svg
 from endocil.html.markup import number
-from endocil.html.tables import PageTable, bar_table, heat_table, heat_value, text_table
+from endocil.html.page_tables import PageTable, bar_table, heat_table, heat_value, text_table
+from endocil.metrics.metrics import plain
 from endocil.reports import averages
 from endocil.reports.averages import Runs
 from endocil.runs.records import RunRecord
@@ -18,88 +19,60 @@ LAST = "after the last task"
 MOST_POINTS = 240  # of one line; more cannot be told apart on a screen
 MOST_LABELS = 8  # tasks named in words above a chart
 
-Figure = dict[str, Any]  # chart, caption and entries of the legend
-
 
 def method_section(group: Runs) -> dict[str, Any]:
     """One experiment. Numbers are means over its seeds; curves and exemplars are those of the first seed."""
-    classes = group.first.metrics["classes"]
-    confusion = heat_table(
-        "Percent of each true class (row) given to each class (column)",
-        "True class",
-        classes,
-        classes,
-        averages.confusions(group)[-1],
-        upright=True,
-        when=LAST,
-        view="confusion",
-    )
-    by_class = bar_table(
-        "Test images of each class, in percent",
-        ["Class", "Images", *(rate.capitalize() for rate in averages.CLASS_RATES)],
-        [(row.name, row.images, row.rates) for row in averages.per_class(group)],
-        when=LAST,
-        view="classes",
-    )
+    metrics, rates = group.first.metrics, averages.class_rates(group)
+    classes = metrics["classes"]
+    images = [metrics[averages.HEAD]["per_class"][name]["images"] for name in classes]
+    sources = averages.per_source(group)
     return {
         "label": group.label,
-        "last_only": _last_only(group),
-        "confusion": confusion,
-        "forgetting": _forgetting(group),
-        "recall": _recall_over_tasks(group),
-        "classes": by_class,
-        "sources": _sources(group),
+        "last_only": group.incremental and not averages.task_by_task(group),
+        "orders": len({tuple(run.metrics["classes"]) for run in group.results}),
+        "confusion": heat_table(
+            "Percent of each true class (row) given to each class (column)",
+            "True class",
+            classes,
+            classes,
+            averages.confusions(group)[-1],
+            upright=True,
+            when=LAST,
+            view="confusion",
+        ),
+        "forgetting": _forgetting(group) if group.incremental else None,
+        "recall": _recall_over_tasks(classes, rates) if len(rates) > 1 else None,
+        "classes": bar_table(
+            "Test images of each class, in percent",
+            ["Class", "Images", *(rate.capitalize() for rate in averages.CLASS_RATES)],
+            zip(classes, images, rates[-1].tolist(), strict=True),
+            when=LAST,
+            view="classes",
+        ),
+        "sources": bar_table(
+            "Test images of each source after the last task, in percent; recall and F1: means over its classes",
+            ["Source", "Images", *(rate.capitalize() for rate in averages.SOURCE_RATES)],
+            sources,
+        )
+        if sources
+        else None,
         "training": _training(group.first),
         "exemplars": _exemplars(group.first),
     }
 
 
-def _last_only(group: Runs) -> str:
-    """Why a method of several tasks shows the last one only."""
-    if not group.incremental or averages.task_by_task(group):
-        return ""
-    orders = {tuple(run.metrics["classes"]) for run in group.results}
-    if len(orders) > 1:
-        return "the seeds learned the classes in different orders"
-    return "its record is of an earlier version and has no other"
-
-
-def _forgetting(group: Runs) -> PageTable | None:
-    if not group.incremental:
-        return None
+def _forgetting(group: Runs) -> PageTable:
     matrix = averages.task_accuracy(group)
-    numbers = range(1, len(matrix) + 1)
-    return heat_table(
-        "Accuracy (%) on the test images of each task: a column that pales downwards is forgetting",
-        "",
-        [f"after task {t}" for t in numbers],
-        [f"task {s}" for s in numbers],
-        matrix,
-        view="forgetting",
-    )
+    tasks = [f"task {t}" for t in range(1, len(matrix) + 1)]
+    caption = "Accuracy (%) on the test images of each task: a column that pales downwards is forgetting"
+    return heat_table(caption, "", [f"after {task}" for task in tasks], tasks, matrix, view="forgetting")
 
 
-def _recall_over_tasks(group: Runs) -> PageTable | None:
-    """Only where there are several tasks that can be averaged."""
-    rates = averages.class_rates(group)
-    if len(rates) < 2:
-        return None
-    classes = group.first.metrics["classes"]
+def _recall_over_tasks(classes: Sequence[str], rates: Sequence[averages.Floats]) -> PageTable:
     values = [[seen[i][0] if i < len(seen) else None for seen in rates] for i in range(len(classes))]
-    columns = [f"task {t}" for t in range(1, len(rates) + 1)]
+    tasks = [f"task {t}" for t in range(1, len(rates) + 1)]
     caption = "Percent of each class's test images recognised after each task"
-    return heat_table(caption, "Class", classes, columns, values, view="recall")
-
-
-def _sources(group: Runs) -> PageTable | None:
-    rows = averages.per_source(group)
-    if not rows:
-        return None
-    return bar_table(
-        "Test images of each source after the last task, in percent; recall and F1: means over its classes",
-        ["Source", "Images", *(rate.capitalize() for rate in averages.SOURCE_RATES)],
-        [(row.name, row.images, row.rates) for row in rows],
-    )
+    return heat_table(caption, "Class", classes, tasks, values, view="recall")
 
 
 def _exemplars(run: RunRecord) -> dict[str, Any] | None:
@@ -125,59 +98,49 @@ def _exemplars(run: RunRecord) -> dict[str, Any] | None:
 
 
 def task_data(groups: Sequence[Runs]) -> list[dict[str, Any]]:
-    """The numbers of all tasks, for the script."""
-    return [
-        {
-            "tasks": averages.tasks(group) if averages.task_by_task(group) else [],
-            "confusions": [
-                [list(map(heat_value, line)) for line in matrix] for matrix in averages.confusions(group)
-            ],
-            "rates": [
-                [[None if rate is None else round(rate, 1) for rate in rates] for rates in seen]
-                for seen in averages.class_rates(group)
-            ],
-        }
-        for group in groups
-    ]
+    """The numbers of all tasks, for the script: the classes that each task brings in the first run's order, and what
+    the tables of confusion and of classes show after it."""
+    data = []
+    for group in groups:
+        ends, classes = averages.classes_seen(group), group.first.metrics["classes"]
+        tasks = [classes[start:end] for start, end in zip((0, *ends), ends, strict=False)]
+        matrices, rates = averages.confusions(group), averages.class_rates(group)
+        data.append(
+            {
+                "tasks": tasks if averages.task_by_task(group) else [],
+                "confusions": [[list(map(heat_value, line)) for line in matrix] for matrix in matrices],
+                "rates": [plain(seen.round(1)) for seen in rates],
+            }
+        )
+    return data
 
 
 def accuracy_curves(groups: Sequence[Runs]) -> dict[str, Any]:
     """Accuracy after each task for all experiments; one trained on everything at once is a single point."""
-    lines = [_curve(group, style) for style, group in enumerate(groups)]
+    lines = []
+    for style, group in enumerate(groups):
+        values = averages.accuracy_per_task(group)
+        means = tuple(value.mean if value else None for value in values)
+        deviations = tuple(value.deviation if value else None for value in values)
+        lines.append(svg.Series(group.label, averages.classes_seen(group), means, style, deviations))
     counts = sorted({count for group in groups for count in averages.classes_seen(group)})
     margin = 0.06 * max(1, counts[-1] - counts[0])
     ticks = tuple((float(count), str(count)) for count in counts)
     x = svg.Axis("classes learned so far", counts[0] - margin, counts[-1] + margin / 2, ticks)
     y = svg.Axis("accuracy (%)", 0, 100, tuple((value, str(value)) for value in range(0, 101, 20)))
-    values = "; ".join(f"{line.name}: {', '.join(number(value) for value in line.y)}" for line in lines)
-    caption = "Accuracy on the test images of all classes learned so far, after each task."
-    if not all(group.incremental for group in groups):
-        caption += " A method trained on everything at once is a single point."
-    if any(line.deviations and any(line.deviations) for line in lines):
-        caption += " Upright strokes: ± one standard deviation over the seeds."
-    rows = [
-        [line.name, *(number(dict(zip(line.x, line.y, strict=True)).get(count)) for count in counts)]
-        for line in lines
-    ]
+    in_words = "; ".join(f"{line.name}: {', '.join(number(value) for value in line.y)}" for line in lines)
+    rows = []
+    for line in lines:
+        by_count = dict(zip(line.x, line.y, strict=True))
+        rows.append([line.name, *(number(by_count.get(count)) for count in counts)])
+    titles = ["Method", *map(str, counts)]
     return {
-        "chart": svg.line_chart(lines, x, y, title=f"Accuracy after each task in percent. {values}"),
-        "caption": caption,
+        "chart": svg.line_chart(lines, x, y, title=f"Accuracy after each task in percent. {in_words}"),
+        "at_once": not all(group.incremental for group in groups),
+        "deviations": any(any(line.deviations) for line in lines),
         "entries": [(svg.sample(line.style), line.name) for line in lines],
-        "numbers": text_table(
-            "Accuracy in percent by the number of classes learned", ["Method", *map(str, counts)], rows
-        ),
+        "numbers": text_table("Accuracy in percent by the number of classes learned", titles, rows),
     }
-
-
-def _curve(group: Runs, style: int) -> svg.Series:
-    values = averages.accuracy_per_task(group)
-    return svg.Series(
-        group.label,
-        tuple(map(float, averages.classes_seen(group))),
-        tuple(value.mean if value else None for value in values),
-        style,
-        tuple(value.deviation if value else None for value in values),
-    )
 
 
 def _training(run: RunRecord) -> dict[str, Any] | None:
@@ -192,21 +155,21 @@ def _training(run: RunRecord) -> dict[str, Any] | None:
     first = {event["task"]: float(i) for i, event in reversed(list(enumerate(epochs)))}  # the epoch before it
     words = "task " if len(first) <= MOST_LABELS else ""
     starts = [(at, f"{words}{task + 1}") for task, at in sorted(first.items())] if len(first) > 1 else []
-    notes = [
-        f"Task {event['task'] + 1}: {note}."
-        for event in run.events_of("task")
-        for note in event.get("notes", ())
-    ]
-    charts = [_losses(where, events, x, starts), _learning_rate(where, events, x, starts)]
-    return {"notes": notes, "figures": [chart for chart in charts if chart]}
+    notes = [f"Task {event['task'] + 1}: {note}." for event in run.events_of("task") for note in event.get("notes", ())]
+    figures = [_losses(where, events, x, starts)]
+    rates = tuple(event.get("learning_rate") or None for event in events)  # 0 has no place on a logarithmic axis
+    if known := [rate for rate in rates if rate]:
+        line = svg.Series("learning rate", tuple(where), rates, 0, markers=False, steps=True)
+        title = f"Learning rate per epoch, from {max(known):g} to {min(known):g}"
+        unnamed = [(at, "") for at, _ in starts]
+        chart = svg.line_chart([line], x, svg.log_axis("", known), title=title, height=140, boundaries=unnamed)
+        figures.append({"chart": chart, "caption": "Learning rate per epoch.", "entries": []})
+    return {"notes": notes, "figures": figures}
 
 
 def _losses(
-    where: Sequence[float],
-    events: Sequence[Mapping[str, Any]],
-    x: svg.Axis,
-    starts: Sequence[tuple[float, str]],
-) -> Figure:
+    where: Sequence[float], events: Sequence[Mapping[str, Any]], x: svg.Axis, starts: Sequence[tuple[float, str]]
+) -> dict[str, Any]:
     """Where a task has several phases, a loss has the phase's name, as each has its own losses."""
     phases = {(event["task"], event.get("phase")) for event in events}
     several = len(phases) > len({task for task, _ in phases})
@@ -223,28 +186,7 @@ def _losses(
     last = {line.name: [value for value in line.y if value is not None][-1] for line in lines}
     ends = ", ".join(f"{name} ends at {number(value, 3)}" for name, value in last.items())
     return {
-        "chart": svg.line_chart(
-            lines, x, y, title=f"Losses per epoch: {ends}", height=220, boundaries=starts
-        ),
+        "chart": svg.line_chart(lines, x, y, title=f"Losses per epoch: {ends}", height=220, boundaries=starts),
         "caption": "Mean loss per epoch." + (" Upright lines: a new task begins." if starts else ""),
         "entries": [(svg.sample(line.style, markers=False), line.name) for line in lines],
     }
-
-
-def _learning_rate(
-    where: Sequence[float],
-    events: Sequence[Mapping[str, Any]],
-    x: svg.Axis,
-    starts: Sequence[tuple[float, str]],
-) -> Figure | None:
-    rates = tuple(
-        event.get("learning_rate") or None for event in events
-    )  # 0 has no place on a logarithmic axis
-    known = [rate for rate in rates if rate]
-    if not known:
-        return None
-    line = svg.Series("learning rate", tuple(where), rates, 0, markers=False, steps=True)
-    title = f"Learning rate per epoch, from {max(known):g} to {min(known):g}"
-    unnamed = [(at, "") for at, _ in starts]
-    chart = svg.line_chart([line], x, svg.log_axis("", known), title=title, height=140, boundaries=unnamed)
-    return {"chart": chart, "caption": "Learning rate per epoch.", "entries": []}

@@ -1,4 +1,4 @@
-"""endocil publish: tables, figures, page and an index of finished runs in one folder, whole or not there.
+"""endocil publish: tables, figures, page and an index of finished runs in one folder, complete or absent.
 
 A folder that was published before is replaced, any other is left alone."""
 
@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from endocil.errors import EndocilError
+from endocil.errors import SettingsError
 from endocil.io.files import filling_folder, temporary_beside, write_atomically, write_json
-from endocil.io.tables import Column, Table
+from endocil.io.text_tables import Column, Table
 from endocil.model.predictions import HEADS
-from endocil.reports.averages import Runs, class_table
+from endocil.reports.averages import Runs
 from endocil.reports.comparisons import (
     ComparableRuns,
     comparable_runs,
+    find_experiment,
     interval_note,
     interval_table,
-    named,
     source_table,
     versus,
     versus_note,
@@ -28,7 +28,8 @@ from endocil.reports.comparisons import (
 )
 from endocil.reports.latex import latex
 from endocil.reports.page import write_page
-from endocil.reports.ranking import what_was_run
+from endocil.reports.ranking import describe_runs
+from endocil.reports.tables import class_table
 from endocil.runs.experiments import digest, groups
 from endocil.runs.records import RunRecord
 
@@ -59,7 +60,7 @@ def publish(
     """Write the folder. `against`: the experiment that others are compared with; else that of the first run."""
     refuse_foreign(output)
     compared = comparable_runs(records)  # refuses runs on different images
-    baseline = named(compared, against, records[0].name)
+    baseline = find_experiment(compared, against, records[0].name)
     with replacing_folder(output) as folder:
         pieces = [*_tables(records, folder), _versus(compared, baseline, folder)]
         tell("tables are written")
@@ -69,7 +70,8 @@ def publish(
         write_page(records, folder / "report.html", title=f"endocil: {len(records)} runs")
         pieces.append(Piece("One page about all runs, which opens offline", ("report.html",)))
         write_atomically(folder / "index.md", index(records, pieces))
-        write_record(folder, [identity_of(run) for run in records])
+        record = {"written_by": WRITER, "runs": [identity_of(run) for run in records], "files": sorted(_files(folder))}
+        write_json(folder / RECORD, record)  # by it the folder is known again
     return pieces
 
 
@@ -113,7 +115,7 @@ def _table(table: Table, note: str, folder: Path, name: str) -> Piece:
 
 def _figures(records: Sequence[RunRecord], folder: Path, tell: Callable[[str], None]) -> list[Piece]:
     """Without the gallery of exemplars: they are images of patients, and this folder is made to be shown."""
-    from endocil.reports.figures.catalogue import NAMES, draw_all
+    from endocil.reports.figures.kinds import NAMES, draw_all
     from endocil.reports.figures.material import Material
 
     pieces = []
@@ -130,58 +132,60 @@ def identity_of(run: RunRecord) -> dict[str, Any]:
     return {"run": run.name, "seed": run.settings["seed"], "settings": digest(run.settings), **versions}
 
 
+INDEX = """\
+# Results
+
+Written by `endocil publish`. {summary}
+
+## Files
+
+{files}
+{missing}
+## Runs
+
+`settings` is a digest of all settings that determine the result, as the ledger's files have it.
+
+{runs}"""
+
+
 def index(records: Sequence[RunRecord], pieces: Sequence[Piece]) -> str:
     experiments = sorted(groups(records), key=lambda group: not group.incremental)
-    present = [f"- {piece.title}: {_links(piece.files)}" for piece in pieces if piece.files]
-    absent = [f"- {piece.title}: {piece.missing}" for piece in pieces if piece.missing]
-    parts = [
-        "# Results",
-        f"Written by `endocil publish`. {what_was_run(experiments)}",
-        "## Files",
-        "\n".join(present),
-        *(["## Not included", "\n".join(absent)] if absent else []),
-        "## Runs",
-        "`settings` is a digest of all settings that determine the result, as the ledger's files have it.",
-        _runs(records),
-    ]
-    return "\n\n".join(part.strip() for part in parts) + "\n"
-
-
-def _links(files: Sequence[str]) -> str:
-    return ", ".join(f"[{file.rpartition('/')[2]}]({file})" for file in files)
-
-
-def _runs(records: Sequence[RunRecord]) -> str:
-    label_of = {id(run): group.label for group in groups(records) for run in group.results}
+    files, missing = [], []
+    for piece in pieces:
+        if piece.files:
+            links = ", ".join(f"[{file.rpartition('/')[2]}]({file})" for file in piece.files)
+            files.append(f"- {piece.title}: {links}")
+        if piece.missing:
+            missing.append(f"- {piece.title}: {piece.missing}")
+    labels = {id(run): group.label for group in experiments for run in group.results}
     rows = []
     for run in records:
-        known = {key: None if value is None else str(value) for key, value in identity_of(run).items()}
-        name, *others = known.values()
-        rows.append((name, label_of.get(id(run), "counted once, under the same settings"), *others))
-    columns = [Column("run", "run"), Column("experiment", "experiment"), Column("seed", "seed", True)]
-    columns += [Column(name, name) for name in ("settings", *VERSIONS)]
-    return Table("", tuple(columns), tuple(rows)).markdown()
-
-
-def write_record(folder: Path, runs: Sequence[dict[str, Any]]) -> None:
-    """Which files are here and from which runs: by it the folder is known again."""
-    files = sorted(_files(folder))
-    write_json(folder / RECORD, {"written_by": WRITER, "runs": list(runs), "files": files})
+        name, *others = (None if value is None else str(value) for value in identity_of(run).values())
+        rows.append((name, labels.get(id(run), "counted once, under the same settings"), *others))
+    columns = [Column(name, name, name == "seed") for name in ("run", "experiment", "seed", "settings", *VERSIONS)]
+    return INDEX.format(
+        summary=describe_runs(experiments),
+        files="\n".join(files),
+        missing="\n## Not included\n\n" + "\n".join(missing) + "\n" if missing else "",
+        runs=Table("", tuple(columns), tuple(rows)).markdown(),
+    )
 
 
 def refuse_foreign(folder: Path) -> None:
     """Nothing is ever removed that was not published."""
     if folder.exists() and not folder.is_dir():
-        raise EndocilError(f"{folder} is a file; choose a folder with -o")
+        raise SettingsError(f"{folder} is a file; choose a folder with -o")
     if not folder.exists() or not any(folder.iterdir()):
         return
-    published = _published(folder)
+    try:
+        record = json.loads((folder / RECORD).read_text("utf-8"))
+        published = set(record["files"]) if record["written_by"] == WRITER else None
+    except (OSError, ValueError, KeyError, TypeError):
+        published = None
     if published is None:
-        raise EndocilError(
-            f"{folder} is not empty and was not written by '{WRITER}'; choose another folder with -o"
-        )
+        raise SettingsError(f"{folder} is not empty and was not written by '{WRITER}'; choose another folder with -o")
     if others := sorted(_files(folder) - published - {RECORD}):
-        raise EndocilError(
+        raise SettingsError(
             f"{folder} holds files that '{WRITER}' did not write ({', '.join(others[:3])}); "
             f"move them, or choose another folder with -o"
         )
@@ -200,15 +204,6 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
         if old.exists() and not folder.exists():
             old.rename(folder)  # the new one could not take its place
         shutil.rmtree(old, ignore_errors=True)
-
-
-def _published(folder: Path) -> set[str] | None:
-    """The files that the folder's record names; none where nothing was published."""
-    try:
-        record = json.loads((folder / RECORD).read_text("utf-8"))
-        return set(record["files"]) if record["written_by"] == WRITER else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _files(folder: Path) -> set[str]:

@@ -4,10 +4,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from endocil.io.tables import Spread, either, listed, spread
+from endocil.io.text_tables import Spread, either, listed
 from endocil.metrics.metrics import TABLE_METRICS
-from endocil.reports.averages import HEAD, Runs
-from endocil.reports.comparisons import NOT_SIGNIFICANT, ComparableRuns, Versus, comparable_or_none, versus
+from endocil.reports.averages import HEAD, Runs, metric_spread
+from endocil.reports.comparisons import NOT_SIGNIFICANT, ComparableRuns, Versus, versus
 from endocil.reports.tables import TITLES, budgets_of
 from endocil.runs.experiments import data_title, split_description
 
@@ -39,36 +39,33 @@ def ranking(compared: ComparableRuns | None, *, rank_anyway: bool = False) -> Ra
     if len(groups) < 2 or (budgets_of(groups).differing and not rank_anyway):
         return None
     chosen = ComparableRuns(groups, tuple(compared.predictions[i] for i in learners), compared.head)
-    best = max(groups, key=lambda group: _mean_accuracy(group, compared.head))
+    best = _highest_first(groups, "acc_last", compared.head)[0][1]
     return Ranking(chosen, best, tuple(versus(chosen, best, TABLE_METRICS)))
 
 
-def _mean_accuracy(group: Runs, head: str) -> float:
-    known = spread(run.metrics[head]["acc_last"] for run in group.results)
-    return known.mean if known else float("-inf")
+def _highest_first(groups: Sequence[Runs], name: str, head: str = HEAD) -> list[tuple[Spread, Runs]]:
+    known = [(value, group) for group in groups if (value := metric_spread(group, name, head))]
+    return sorted(known, key=lambda pair: -pair[0].mean)
 
 
-def what_was_run(groups: Sequence[Runs]) -> str:
-    """Two sentences: who learned what from how many images, split how; memory, epochs and seeds."""
+def describe_runs(groups: Sequence[Runs]) -> str:
+    """Two sentences: which methods learned how many classes from how many images, and the split; memory, epochs and
+    seeds."""
     first = groups[0].first
-    parts = {part: sum(counts.get(part, 0) for counts in first.images.values()) for part in ("train", "test")}
+    names = listed([group.label for group in groups])
+    count = NUMBERS[len(groups)].capitalize() if len(groups) < len(NUMBERS) else str(len(groups))
+    methods = names if len(groups) == 1 else f"{count} methods ({names})"
+    classes = f"the {len(first.metrics['classes'])} classes of {data_title(first.settings)}"
+    train, test = (sum(counts.get(part, 0) for counts in first.images.values()) for part in ("train", "test"))
     sizes = either(group.first.settings["data"].get("size") for group in groups)
     pixels = f" of {sizes} pixels" if sizes else ""
-    images = f"{parts['train']:,} training and {parts['test']:,} test images{pixels}"
-    learned = f"learned the {len(first.metrics['classes'])} classes of {data_title(first.settings)}"
     split = either(split_description(group.first.settings) for group in groups)
     seeds = sorted({seed for group in groups for seed in group.seeds})
     plural = "seed" if len(seeds) == 1 else "seeds"
     return (
-        f"{_methods(groups)} {learned}{_tasks(groups)}, with {images}, split {split}. "
-        f"{_memory(groups)}{_epochs(groups)}; {plural} {listed(list(map(str, seeds)))}."
+        f"{methods} learned {classes}{_tasks(groups)}, with {train:,} training and {test:,} test images{pixels}, "
+        f"split {split}. {_memory(groups)}{_epochs(groups)}; {plural} {listed(list(map(str, seeds)))}."
     )
-
-
-def _methods(groups: Sequence[Runs]) -> str:
-    names = listed([group.label for group in groups])
-    count = NUMBERS[len(groups)].capitalize() if len(groups) < len(NUMBERS) else str(len(groups))
-    return names if len(groups) == 1 else f"{count} methods ({names})"
 
 
 def _tasks(groups: Sequence[Runs]) -> str:
@@ -83,6 +80,20 @@ def _tasks(groups: Sequence[Runs]) -> str:
     return tasks + (f" ({listed(at_once)}: all at once)" if at_once else "")
 
 
+def _memory(groups: Sequence[Runs]) -> str:
+    keeping = [group.first.settings.get("memory", {}) for group in groups if group.first.exemplars]
+    limits = [
+        f"{sizes} images {words}"
+        for key, words in (("per_class", "per class"), ("total", "in all"))
+        if (sizes := either(memory.get(key) for memory in keeping))
+    ]
+    if not limits:
+        return "No images were kept between tasks"
+    if len(keeping) == len(groups):
+        return f"At most {' or '.join(limits)} were kept as exemplars"
+    return f"Methods with a memory kept at most {' or '.join(limits)} as exemplars"
+
+
 def _epochs(groups: Sequence[Runs]) -> str:
     """Epochs as they were run: a method may train a task in several phases, or by a schedule of its own."""
     events = [event for group in groups for event in group.first.events_of("epoch")]
@@ -92,72 +103,43 @@ def _epochs(groups: Sequence[Runs]) -> str:
     return f"; {epochs} epochs per {each}" if epochs else ""
 
 
-def _memory(groups: Sequence[Runs]) -> str:
-    keeping = [group.first.settings.get("memory", {}) for group in groups if group.first.exemplars]
-    per_class = either(memory.get("per_class") for memory in keeping)
-    total = either(memory.get("total") for memory in keeping)
-    limits = [f"{per_class} images per class"] * bool(per_class) + [f"{total} images in all"] * bool(total)
-    if not limits:
-        return "No images were kept between tasks"
-    kept = " or ".join(limits)
-    if len(keeping) == len(groups):
-        return f"At most {kept} were kept as exemplars"
-    return f"Methods with a memory kept at most {kept} as exemplars"
-
-
-def what_is_seen(groups: Sequence[Runs]) -> list[str]:
-    """The result in sentences, as strong as the number of seeds and test images allows."""
-    runs = [run for group in groups for run in group.results]
-    return findings(groups, ranking(comparable_or_none(runs)))
-
-
 def findings(groups: Sequence[Runs], ranked: Ranking | None, *, rank_anyway: bool = False) -> list[str]:
-    """The same where the comparisons are at hand already."""
+    """The result in sentences, as strong as the number of seeds and test images allows."""
     learners = [group for group in groups if group.incremental]
+    accuracy = _values(learners, "acc_last", PERCENT)
+    at_once = _values([group for group in groups if not group.incremental], "acc_last", PERCENT)
+    forgetting = _values(learners, "af")
+    if not accuracy:
+        accuracies = f"Trained on all classes at once, the accuracy is {at_once}."
+    else:
+        end = f"; trained on all classes at once, {at_once}" if at_once else ""
+        accuracies = f"After the last task, the accuracy is {accuracy}{end}."
     sentences = [
-        _accuracies(groups),
+        accuracies,
         _lead(learners, ranked, rank_anyway),
         significant_leads(ranked) if ranked else "",
-        _forgetting(learners),
+        f"Average forgetting, in points: {forgetting}." if forgetting else "",
         _noise(groups, ranked),
         other_metrics(ranked) if ranked else "",
     ]
     return [sentence for sentence in sentences if sentence]
 
 
-def metric(group: Runs, name: str) -> Spread | None:
-    return spread(run.metrics[HEAD][name] for run in group.results)
-
-
-def _highest_first(groups: Sequence[Runs], name: str) -> list[tuple[Spread, Runs]]:
-    known = [(value, group) for group in groups if (value := metric(group, name))]
-    return sorted(known, key=lambda pair: -pair[0].mean)
-
-
-def _accuracies(groups: Sequence[Runs]) -> str:
-    texts = {
-        group.label: f"{value.mean:.1f}{PERCENT} ({group.label})"
-        for group in groups
-        if (value := metric(group, "acc_last"))
-    }
-    learners = [group for group in groups if group.incremental and group.label in texts]
-    at_once = [texts[group.label] for group in groups if not group.incremental and group.label in texts]
-    if not learners:
-        return f"Trained on all classes at once, the accuracy is {listed(at_once)}."
-    end = f"; trained on all classes at once, {listed(at_once)}" if at_once else ""
-    if len(learners) > MOST_NAMED:
-        order = _highest_first(learners, "acc_last")
-        values = f"between {texts[order[-1][1].label]} and {texts[order[0][1].label]}"
-    else:
-        values = listed([texts[group.label] for group in learners])
-    return f"After the last task, the accuracy is {values}{end}."
+def _values(groups: Sequence[Runs], name: str, unit: str = "") -> str:
+    """The value of each method; of many methods the lowest and the highest. Empty where there is none."""
+    known = _highest_first(groups, name)
+    texts = {group.label: f"{value.mean:.1f}{unit} ({group.label})" for value, group in known}
+    if len(texts) > MOST_NAMED:
+        *_, lowest = texts.values()
+        return f"between {lowest} and {next(iter(texts.values()))}"
+    return listed([texts[group.label] for group in groups if group.label in texts]) if texts else ""
 
 
 def _lead(learners: Sequence[Runs], ranked: Ranking | None, rank_anyway: bool = False) -> str:
     if len(order := _highest_first(learners, "acc_last")) < 2:
         return ""
     if not rank_anyway and (items := budgets_of(learners).items):
-        return f"The runs differ in their budget ({items}), so the methods are not ranked."
+        return f"The runs differ in their budget ({', '.join(items)}), so the methods are not ranked."
     (best, first), (next_best, second) = order[:2]
     gap = best.mean - next_best.mean
     wider = max(best.deviation or 0.0, next_best.deviation or 0.0)
@@ -198,9 +180,7 @@ def significant_leads(ranked: Ranking) -> str:
     else:
         sentences = [f"After the last task, {best} is significantly more accurate than {listed(behind)}."]
         sentences += [f"Its lead over {listed(near)} is not significant."] if near else []
-    better = [
-        f"{one.group.label} ({TITLES[one.metric]})" for one in ranked.differences if one.verdict == "better"
-    ]
+    better = [f"{one.group.label} ({TITLES[one.metric]})" for one in ranked.differences if one.verdict == "better"]
     if better:
         sentences.append(f"Significantly better than {best} in another metric: {listed(better)}.")
     return " ".join(sentences)
@@ -214,36 +194,19 @@ def other_metrics(ranked: Ranking) -> str:
     sentences = []
     for verdict, ahead, behind in (("worse", best, other), ("better", other, best)):
         titles = [
-            TITLES[one.metric]
-            for one in ranked.differences
-            if one.verdict == verdict and one.metric != "acc_last"
+            TITLES[one.metric] for one in ranked.differences if one.verdict == verdict and one.metric != "acc_last"
         ]
         if titles:
             sentences.append(f"{ahead} is significantly better than {behind} in {listed(titles)}.")
     return " ".join(sentences)
 
 
-def _forgetting(learners: Sequence[Runs]) -> str:
-    known = _highest_first(learners, "af")
-    if not known:
-        return ""
-    if len(known) > MOST_NAMED:
-        (most, first), *_, (least, last) = known
-        values = f"from {least.mean:.1f} ({last.label}) to {most.mean:.1f} ({first.label})"
-    else:
-        order = [(group, value) for group in learners if (value := metric(group, "af"))]
-        values = listed([f"{value.mean:.1f} ({group.label})" for group, value in order])
-    return f"Average forgetting, in points: {values}."
-
-
 def _noise(groups: Sequence[Runs], ranked: Ranking | None) -> str:
     if min(len(group.seeds) for group in groups) > 1:
         return "Values are means over the seeds; ± is the sample standard deviation."
     n = sum(map(sum, groups[0].first.metrics[HEAD]["confusion"]))
-    shares = [value.mean / 100 for group in groups if (value := metric(group, "acc_last"))]
+    shares = [value.mean / 100 for value, _ in _highest_first(groups, "acc_last")]
     error = 100 * max(math.sqrt(share * (1 - share) / n) for share in shares)
-    seeds = (
-        "variation between seeds is not included" if ranked else "differences of a few points may be noise"
-    )
+    seeds = "variation between seeds is not included" if ranked else "differences of a few points may be noise"
     images = f"With {n:,} test images, the standard error of an accuracy is up to {error:.1f} points."
     return f"One seed only: {seeds}. {images}"

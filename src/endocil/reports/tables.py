@@ -4,8 +4,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from endocil.io.tables import Column, Spread, Table, spread
+from endocil.io.text_tables import Column, Spread, Table, spread
 from endocil.metrics.metrics import TABLE_METRICS
+from endocil.model.predictions import Head
 from endocil.runs.experiments import Budget, Group, Result, budget, groups
 
 TITLES = {
@@ -14,20 +15,29 @@ TITLES = {
     "acc_avg": "Acc_avg",
     "f1_avg": "F1_avg",
     "af": "AF",
+    "top5_last": "Top-5_last",
+    "top5_avg": "Top-5_avg",
+    "task_aware_last": "TAw_last",
+    "task_aware_avg": "TAw_avg",
+    "bwt": "BWT",
+    "fwt": "FWT",
 }
 LOWER_IS_BETTER = frozenset({"af"})
-BUDGET_TITLES = {
-    "epochs": "Epochs",
-    "size": "Pixels",
-    "width": "Width",
-    "exemplars": "Exemplars",
-    "tasks": "Classes per task",
+METHOD, SEEDS = Column("method", "Method"), Column("seeds", "Seeds", True)
+BUDGET_TITLES = {  # each item as a column, and in words
+    "epochs": ("Epochs", "{} epochs"),
+    "size": ("Pixels", "images of {} pixels"),
+    "width": ("Width", "width {}"),
+    "exemplars": ("Exemplars", ""),
+    "tasks": ("Classes per task", "tasks of {} classes"),
 }
 
 
 @dataclass(frozen=True)
 class Budgets:
-    """What each of several experiments was allowed to use, and in which items they differ."""
+    """What each of several experiments was allowed to use, and in which items they differ.
+
+    More of it makes any method better, so that methods are ranked only where their budgets are the same."""
 
     own: tuple[Budget, ...]
     incremental: tuple[bool, ...]
@@ -35,16 +45,12 @@ class Budgets:
     @property
     def differing(self) -> list[str]:
         """Items with more than one value; None (no exemplars, one task) goes with all."""
-        return [
-            item
-            for item in BUDGET_TITLES
-            if len({one[item] for one in self.own if one[item] is not None}) > 1
-        ]
+        return [item for item in BUDGET_TITLES if len({one[item] for one in self.own if one[item] is not None}) > 1]
 
     @property
-    def items(self) -> str:
-        """ "epochs, pixels"; empty where the budgets are the same."""
-        return ", ".join(BUDGET_TITLES[item].lower() for item in self.differing)
+    def items(self) -> list[str]:
+        """["epochs", "pixels"]; empty where the budgets are the same."""
+        return [BUDGET_TITLES[item][0].lower() for item in self.differing]
 
     def rankings(self, rank_anyway: bool = False) -> tuple[str | None, ...]:
         """For Table.rankings: rows of the same budget together, upper bounds in none."""
@@ -54,18 +60,20 @@ class Budgets:
             for own, incremental in zip(self.own, self.incremental, strict=True)
         )
 
-    def columns(self) -> list[Column]:
-        return [Column(item, BUDGET_TITLES[item], True) for item in self.differing]
-
-    def cells(self, row: int) -> list[str | int | None]:
-        return [self.own[row][item] for item in self.differing]
-
     def note(self, rank_anyway: bool = False) -> str:
         """The end of a caption; empty where the budgets are the same."""
         if not self.items:
             return ""
         ranked = "ranked all the same" if rank_anyway else "so only rows with the same budget are ranked"
-        return f"; the runs differ in their budget ({self.items}), {ranked}"
+        return f"; the runs differ in their budget ({', '.join(self.items)}), {ranked}"
+
+    def describe(self, row: int) -> str:
+        """The items that differ, in words: 4 epochs, 20 exemplars per class"""
+        words = {item: BUDGET_TITLES[item][1].format(self.own[row][item]) for item in self.differing}
+        if "exemplars" in words:
+            number, _, limit = str(self.own[row]["exemplars"] or "no").partition(" ")  # 20, "200 in all" or None
+            words["exemplars"] = f"{number} exemplars {limit or ('' if number == 'no' else 'per class')}".rstrip()
+        return ", ".join(words.values())
 
 
 def budgets_of(experiments: Sequence[Group[Any]]) -> Budgets:
@@ -74,10 +82,9 @@ def budgets_of(experiments: Sequence[Group[Any]]) -> Budgets:
     )
 
 
-def metric_columns() -> tuple[Column, ...]:
+def metric_columns(metrics: Sequence[str] = TABLE_METRICS) -> tuple[Column, ...]:
     return tuple(
-        Column(name, TITLES.get(name, name), True, "min" if name in LOWER_IS_BETTER else "max")
-        for name in TABLE_METRICS
+        Column(name, TITLES.get(name, name), True, "min" if name in LOWER_IS_BETTER else "max") for name in metrics
     )
 
 
@@ -98,10 +105,28 @@ def comparison(results: Iterable[Result], head: str = "softmax", *, rank_anyway:
     with_head = [result for result in results if result.metrics.get(head) is not None]
     ordered = sorted(groups(with_head), key=lambda group: not group.incremental)
     budgets = budgets_of(ordered)
-    columns = (Column("method", "Method"), Column("seeds", "Seeds", True), *budgets.columns())
+    items = budgets.differing
+    columns = (METHOD, SEEDS, *(Column(item, BUDGET_TITLES[item][0], True) for item in items), *metric_columns())
     rows = tuple(
-        (group.label, len(group.seeds), *budgets.cells(i), *metric_cells(group, head))
-        for i, group in enumerate(ordered)
+        (group.label, len(group.seeds), *(own[item] for item in items), *metric_cells(group, head))
+        for group, own in zip(ordered, budgets.own, strict=True)
     )
     caption = f"Results of the {head.replace('_', '-')} head in percent{budgets.note(rank_anyway)}"
-    return Table(caption, (*columns, *metric_columns()), rows, budgets.rankings(rank_anyway))
+    return Table(caption, columns, rows, budgets.rankings(rank_anyway))
+
+
+def class_table(experiments: Sequence[Group[Any]], head: Head = "softmax") -> Table:
+    """A row for each experiment, a column for each class and one for their mean, as the paper's Table 4.
+
+    A class without test images has no recall."""
+    classes = experiments[0].first.metrics["classes"]
+    by_class = (Column(name, name, True, "max") for name in classes)
+    columns = (METHOD, SEEDS, *by_class, Column("mean", "Mean", True, "max"))
+    rows = []
+    for group in experiments:
+        metrics = [run.metrics[head] for run in group.results]
+        recalls = (spread(one["per_class"][name]["recall"] for one in metrics) for name in classes)
+        rows.append((group.label, len(group.seeds), *recalls, spread(one["balanced_last"] for one in metrics)))
+    budgets = budgets_of(experiments)
+    caption = f"Recall of each class after the last task, {head.replace('_', '-')} head, in percent{budgets.note()}"
+    return Table(caption, columns, tuple(rows), budgets.rankings())

@@ -8,12 +8,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
-from endocil.datasets.public.catalogue import CATALOGUE
+from endocil.datasets.public.facts import PUBLIC
 from endocil.errors import EndocilError
 from endocil.io.files import last_name, portable
-from endocil.io.tables import DASH
-from endocil.methods import METHOD_TITLES, method_class, method_options
-from endocil.methods.base import milestone_epochs
+from endocil.io.text_tables import DASH
+from endocil.methods import METHOD_TITLES, Method, method_class, method_options
+from endocil.methods.base import milestone_epochs, warmup_epochs
 from endocil.runs.records import is_incremental
 
 OWN_SECTIONS = ("method.", "memory.")  # their keys are shown without the section
@@ -22,27 +22,25 @@ Budget = Mapping[str, int | str | None]
 
 
 def method_title(name: str) -> str:
-    """The method as the paper spells it: icarl is iCaRL. Of a method from outside the name of its class."""
+    """The method as the paper spells it: icarl is iCaRL. For a method from outside, the name of its class."""
     return METHOD_TITLES.get(name, name.rpartition(":")[2])
 
 
 def data_title(settings: Mapping[str, Any]) -> str:
     """What people call the data: "GastroVision", "Hyper-Kvasir part" of $HYPER_KVASIR_PART, or a folder's last name."""
     name, root = str(settings["data"]["name"]), settings["data"].get("root")
-    if name in CATALOGUE:
-        return _public_title(name)
+    titles = {public: facts.title.partition(",")[0] for public, facts in PUBLIC.items()}
+    if name in titles:
+        return titles[name]
     if name not in ("folder", "csv", "dicom") or not root:
         return name.rpartition(":")[2]
-    folder = last_name(root)
+    file = str(settings["data"].get("file") or "")
+    folder = last_name(file if file.startswith("$") else root)  # a list with a name may show a part of a folder
     words = re.sub(r"[\W_]+", " ", folder).strip().lower()
-    for public in CATALOGUE:
+    for public, title in titles.items():
         if f"{words} ".startswith(f"{public.replace('-', ' ')} "):
-            return _public_title(public) + words[len(public) :]
+            return title + words[len(public) :]
     return words.capitalize() if folder.startswith("$") else folder
-
-
-def _public_title(name: str) -> str:
-    return CATALOGUE[name].title.partition(",")[0]
 
 
 def split_title(settings: Mapping[str, Any]) -> str:
@@ -62,17 +60,17 @@ def split_description(settings: Mapping[str, Any]) -> str:
     return f"by {split_by}" if groups == "given" else f"by {split_by} ({last_name(groups)})"
 
 
-def written(value: Any, between: str = ", ") -> str:
+def format_value(value: Any, between: str = ", ") -> str:
     """A setting's value for people: true as in TOML, a list by its items, a dash for none."""
     if isinstance(value, list):
-        return between.join(written(item) for item in value)
+        return between.join(format_value(item) for item in value)
     if isinstance(value, bool):
         return str(value).lower()
     return DASH if value is None else str(value)
 
 
 class Result(Protocol):
-    """A run record or an entry of the ledger."""
+    """A record of a run or an entry of the ledger."""
 
     @property
     def settings(self) -> Mapping[str, Any]: ...
@@ -104,17 +102,19 @@ class Group(Generic[R]):
         return is_incremental(self.first.metrics)
 
 
-def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"memory": {"select": "mmd"}} as {"memory.select": "mmd"}; None means absent, as TOML has no null. Milestones are
-    whole epochs, however they were given: [0.5, 0.7] of 100 epochs and [50, 70] are the same experiment."""
+def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"memory": {"select": "mmd"}} as {"memory.select": "mmd"}; None means absent, as TOML has no null. Milestones and
+    warm-up are in epochs, however they were given: [0.5, 0.7] of 100 epochs and [50, 70] are the same experiment."""
     values: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            values |= flat(value, f"{prefix}{key}.")
+            values |= flatten(value, f"{prefix}{key}.")
         elif value is not None:
             values[prefix + key] = list(value) if isinstance(value, tuple) else value
     if {"train.epochs", "train.milestones"} <= values.keys():
         values["train.milestones"] = [*milestone_epochs(values["train.milestones"], values["train.epochs"])]
+    if {"train.epochs", "train.warmup"} <= values.keys():
+        values["train.warmup"] = warmup_epochs(values["train.warmup"], values["train.epochs"])
     return values
 
 
@@ -122,7 +122,7 @@ def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that determine the result: all but [run], unless another part than the test part is evaluated.
     Of data.root the last folder name stays, because a data set named "folder" says nothing about which images were
     in it."""
-    values = flat(portable(settings))
+    values = flatten(portable(settings))
     if "data.root" in values:
         values["data.root"] = last_name(values["data.root"])
     part = {} if evaluated_part(settings) == "test" else {"run.evaluate": evaluated_part(settings)}
@@ -136,20 +136,22 @@ def budget(result: Result) -> Budget:
     settings, sizes = result.settings, result.metrics["task_sizes"]
     memory = settings.get("memory", {})
     exemplars = f"{memory['total']} in all" if memory.get("total") else memory.get("per_class")
+    method = _method(settings)
     return {
         "epochs": settings.get("train", {}).get("epochs"),
         "size": settings["data"].get("size"),
         "width": settings.get("network", {}).get("width"),
-        "exemplars": exemplars if _replays(settings) else None,
-        "tasks": written(list(sizes), "+") if is_incremental(result.metrics) else None,
+        "exemplars": exemplars if method is None or method.replay else None,
+        "tasks": format_value(list(sizes), "+") if is_incremental(result.metrics) else None,
     }
 
 
-def _replays(settings: Mapping[str, Any]) -> bool:
+def _method(settings: Mapping[str, Any]) -> type[Method] | None:
+    """None for a method from outside that is not installed here."""
     try:
-        return method_class(settings["method"]["name"]).replay
-    except EndocilError:  # a method from outside that is not installed here
-        return True
+        return method_class(settings["method"]["name"])
+    except EndocilError:
+        return None
 
 
 def evaluated_part(settings: Mapping[str, Any]) -> str:
@@ -159,7 +161,11 @@ def evaluated_part(settings: Mapping[str, Any]) -> str:
 
 def digest(settings: Mapping[str, Any]) -> str:
     """Eight hexadecimal digits that change with every setting that determines the result."""
-    return hashlib.sha256(_canonical(identity(settings)).encode()).hexdigest()[:8]
+    return digest_of(identity(settings))
+
+
+def digest_of(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(_canonical(values).encode()).hexdigest()[:8]
 
 
 def _canonical(settings: Mapping[str, Any]) -> str:
@@ -167,17 +173,17 @@ def _canonical(settings: Mapping[str, Any]) -> str:
 
 
 def groups(
-    results: Iterable[R], apart: Callable[[Mapping[str, Any]], str] = lambda settings: ""
+    results: Iterable[R], shown_elsewhere: Callable[[Mapping[str, Any]], str] = lambda settings: ""
 ) -> list[Group[R]]:
     """Results that differ in the seed alone together, in order of appearance; a repeated seed counts once.
 
-    `apart`: what is shown beside the label, such as the data set, so that the label need not repeat it."""
+    `shown_elsewhere`: what is shown beside the label, such as the data set, so that the label need not repeat it."""
     by_experiment: dict[str, dict[int, R]] = {}
     for result in results:
         key = _canonical(_without_seed(result.settings))
         by_experiment.setdefault(key, {}).setdefault(result.settings["seed"], result)
     members = [tuple(by_seed[seed] for seed in sorted(by_seed)) for by_seed in by_experiment.values()]
-    names = labels([results[0].settings for results in members], apart)
+    names = labels([results[0].settings for results in members], shown_elsewhere)
     return [Group(name, results) for name, results in zip(names, members, strict=True)]
 
 
@@ -186,14 +192,14 @@ def _without_seed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def labels(
-    settings: Sequence[Mapping[str, Any]], apart: Callable[[Mapping[str, Any]], str] = lambda settings: ""
+    settings: Sequence[Mapping[str, Any]], shown_elsewhere: Callable[[Mapping[str, Any]], str] = lambda settings: ""
 ) -> list[str]:
     """A label for each; those of the same method name the settings in which they differ."""
     same_method = defaultdict(list)
     for each in settings:
-        same_method[apart(each), label(each)].append(each)
+        same_method[shown_elsewhere(each), label(each)].append(each)
     keys = {name: _distinguishing_keys(members) for name, members in same_method.items()}
-    return [label(each, keys[apart(each), label(each)]) for each in settings]
+    return [label(each, keys[shown_elsewhere(each), label(each)]) for each in settings]
 
 
 def _distinguishing_keys(members: Sequence[Mapping[str, Any]]) -> set[str]:
@@ -207,23 +213,16 @@ def _distinguishing_keys(members: Sequence[Mapping[str, Any]]) -> set[str]:
 
 def label(settings: Mapping[str, Any], keys: Collection[str] = ()) -> str:
     """The method's title and these settings: "EndoCIL (loss=cross_entropy, select=mean)"."""
-    title = method_title(str(settings["method"]["name"]))
+    chosen, method = settings["method"], _method(settings)
+    title = method_title(str(chosen["name"]))
     values = identity(settings)
-    keys = {*keys, *_evaluated_otherwise(settings), "run.evaluate"}
-    shown = [
-        f"{_short(key)}={written(values[key], '+')}" for key in sorted(keys, key=_short) if key in values
-    ]
+    keys = {*keys, "run.evaluate"}
+    if method is not None:  # results of an unusual evaluation must not pass as the usual ones
+        defaults = method_options(chosen["name"])
+        evaluation = method.evaluation_options
+        keys |= {f"method.{key}" for key in evaluation if chosen.get(key, defaults[key]) != defaults[key]}
+    shown = [f"{_short(key)}={format_value(values[key], '+')}" for key in sorted(keys, key=_short) if key in values]
     return f"{title} ({', '.join(shown)})" if shown else title
-
-
-def _evaluated_otherwise(settings: Mapping[str, Any]) -> set[str]:
-    """Options by which a method is evaluated in another way than usual: its results must not pass as the usual ones."""
-    chosen = settings["method"]
-    try:
-        shown, defaults = method_class(chosen["name"]).evaluation_options, method_options(chosen["name"])
-    except EndocilError:  # a method from outside that is not installed here
-        return set()
-    return {f"method.{key}" for key in shown if chosen.get(key, defaults[key]) != defaults[key]}
 
 
 def varying(members: Sequence[Mapping[str, Any]]) -> set[str]:

@@ -1,35 +1,48 @@
-"""The folder of a run: where each file lies, and what may be done with a folder that is there already."""
+"""The folder of a run: where each file lies, and what may be done with a folder that exists already."""
 
 import itertools
 import json
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from endocil.errors import EndocilError
-from endocil.io.files import read_csv, write_atomically, write_csv, write_json
-from endocil.io.locks import lock
-from endocil.learning.environment import environment
+from endocil.data.cache import Progress
+from endocil.data.fingerprints import fingerprints
+from endocil.data.leaks import leak_rate
+from endocil.data.near_duplicates import near_duplicates_of
+from endocil.errors import DataError, FileFormatError, SettingsError
+from endocil.io.files import LOCK_FILE, locked, read_csv, write_atomically, write_csv, write_json
+from endocil.learning.checkpoint import EXEMPLARS
+from endocil.learning.checkpoint import FILE as CHECKPOINT
+from endocil.learning.events import environment
 from endocil.model.file import RUN_MODEL
+from endocil.runs.experiments import differing, flatten
+from endocil.runs.parts import Parts
 from endocil.settings.settings import Settings, load_settings
 
-if TYPE_CHECKING:
-    from endocil.runs.build import Parts, Progress
-
+# what may be edited before a resume: where things are and what is shown; the images are compared by split.csv
+CHANGEABLE = frozenset(
+    {
+        "data.root",
+        "data.file",
+        "run.accelerator",
+        "run.checkpoint_seconds",
+        "run.features",
+        "run.first_tasks",
+        "run.gallery",
+    }
+    | {"run.tensorboard"}
+)
 SPLIT_HEADER = ("image", "class", "task", "part", "group", "source")
 
 
 def new_folder(settings: Settings, name: str = "") -> Path:
-    """runs/NAME-METHOD-seedN, or the first of ...-2, ...-3 that is not there yet."""
+    """runs/NAME-METHOD-seedN, or the first of ...-2, ...-3 that does not exist yet."""
     method = settings.method.name.rpartition(":")[2]  # 'my.module:Thing' becomes 'Thing'
-    return numbered(Path("runs", "-".join([*filter(None, [name]), method, f"seed{settings.seed}"])))
-
-
-def numbered(path: Path) -> Path:
-    """The path, or the first of path-2, path-3 ... that is not there yet."""
+    path = Path("runs", "-".join([*filter(None, [name]), method, f"seed{settings.seed}"]))
     others = (path.with_name(f"{path.name}-{i}") for i in itertools.count(2))
     return next(one for one in itertools.chain([path], others) if not one.exists())
 
@@ -38,17 +51,9 @@ def numbered(path: Path) -> Path:
 class RunFolder:
     path: Path
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """One process at a time works on a run, where the system can lock files."""
-        with (self.path / ".lock").open("ab") as file:
-            for rest in (0.2, 0.2, 0.0):  # 'endocil watch' holds it for a moment, to see whether it is free
-                if lock(file, wait=False) != "taken":
-                    break
-                time.sleep(rest)
-            else:
-                raise EndocilError(f"another process is working on the run {self.path}; let it finish")
-            yield
+    def locked(self) -> AbstractContextManager[None]:
+        refusal = f"another process is working on the run {self.path}; let it finish"
+        return locked(self.path, refusal, patience=0.4)  # 'endocil watch' takes it for a moment, to see if it is free
 
     @property
     def events(self) -> Path:
@@ -74,29 +79,36 @@ class RunFolder:
     def metrics(self) -> Any:
         return json.loads((self.path / "metrics.json").read_text("utf-8"))
 
+    @cached_property
     def settings(self) -> Settings:
-        file = self.path / "settings.toml"
-        if not file.is_file():
-            raise EndocilError(
-                f"{self.path} is not a run: it has no settings.toml; start one with 'endocil run'"
-            )
-        return load_settings(file)
+        """Read once."""
+        self.refuse_other_folder()
+        return load_settings(self.path / "settings.toml")
+
+    def refuse_other_folder(self) -> None:
+        if not (self.path / "settings.toml").is_file():
+            raise FileFormatError(f"{self.path} is not a run: it has no settings.toml; start one with 'endocil run'")
 
     def refuse_used(self) -> None:
-        """A run starts in a new or empty folder, so that nothing is written over."""
+        """A run starts in a new or empty folder, so that nothing is overwritten."""
         if self.path.is_file():
-            raise EndocilError(f"{self.path} is a file; choose another folder with -o")
+            raise SettingsError(f"{self.path} is a file; choose another folder with -o")
         if (self.path / "settings.toml").exists():
-            way_out = "it is finished" if self.finished() else f"go on with 'endocil resume {self.path}'"
-            raise EndocilError(
-                f"{self.path} holds a run already: {way_out}, or choose another folder with -o"
+            if self.finished():
+                raise SettingsError(f"{self.path} holds a finished run; choose another folder with -o")
+            raise SettingsError(
+                f"{self.path} holds an unfinished run; continue with 'endocil resume {self.path}', or choose "
+                f"another folder with -o"
             )
-        if self.path.exists() and any(self.path.iterdir()):
-            raise EndocilError(f"{self.path} is not empty; choose another folder with -o")
+        if self.path.exists() and any(entry.name != LOCK_FILE for entry in self.path.iterdir()):
+            raise SettingsError(f"{self.path} is not empty; choose another folder with -o")
 
-    def create(self, parts: "Parts", progress: "Progress | None" = None, processes: int = 1) -> None:
+    def create(self, parts: Parts, progress: Progress | None = None, processes: int = 1) -> None:
         """The record of what is about to run; settings come last, as they make the folder a run."""
-        leaks = _leaks(parts, progress)
+        table = parts.images.table
+        prints = fingerprints(table, progress=progress)  # images are measured once, as in an audit
+        near = near_duplicates_of(table, prints, progress=progress)
+        leaks = leak_rate(table, parts.scenario.part, digests=prints.digests, near=near)
         write_csv(self.path / "split.csv", SPLIT_HEADER, _split(parts))
         write_json(self.path / "leaks.json", leaks)
         unreadable = [{"image": name, "reason": reason} for name, reason in parts.images.skipped]
@@ -104,38 +116,42 @@ class RunFolder:
         write_json(self.path / "environment.json", environment(parts.settings, processes))
         write_atomically(self.path / "settings.toml", parts.settings.to_toml())
 
-    def clear_half_written(self) -> None:
-        """A kill in the middle of writing leaves a temporary file, which nobody will miss."""
+    def remove_temporary_files(self) -> None:
+        """A process that is killed while it writes leaves its temporary file behind."""
         for path in self.path.rglob(".*.tmp"):
             path.unlink(missing_ok=True)
 
-    def refuse_other_images(self, parts: "Parts") -> None:
-        """Rows of the checkpoint mean the images of the recorded split: another set would be trained wrongly."""
+    def remove_checkpoint(self) -> None:
+        """A finished run needs no checkpoint; its model file holds weights and exemplars."""
+        for path in (self.path / CHECKPOINT, *self.path.glob(EXEMPLARS.format(task="*"))):
+            path.unlink(missing_ok=True)
+
+    def refuse_other_settings(self, settings: Settings, learned_by: Mapping[str, Any]) -> None:
+        """What was learned so far was learned by these settings: others would be recorded for all of it."""
+        now, then = flatten(settings.model_dump(mode="json", exclude_none=True)), flatten(learned_by)
+        changed = sorted(differing([now, then]) - CHANGEABLE)
+        if changed:
+            pairs = "; ".join(f"{key} was {then.get(key, 'not set')}, is {now.get(key, 'not set')}" for key in changed)
+            raise SettingsError(
+                f"{self.path / 'settings.toml'} was changed since the run's checkpoint ({pairs}); put the old values "
+                f"back, or start a new run with 'endocil run {self.path / 'settings.toml'} -o FOLDER'"
+            )
+
+    def refuse_other_images(self, parts: Parts) -> None:
+        """The images must be those of split.csv: the checkpoint refers to them by row."""
         recorded = [tuple(row.values()) for row in read_csv(self.path / "split.csv")]
         current = [tuple(str(value) for value in row) for row in _split(parts)]
         if recorded != current:
-            raise EndocilError(
+            raise DataError(
                 f"the images at data.root are not those of the run in {self.path} ({len(current)} rows, split.csv has "
-                f"{len(recorded)}); bring the data back or start a new run"
+                f"{len(recorded)}); restore the data or start a new run"
             )
 
 
-def _leaks(parts: "Parts", progress: "Progress | None") -> dict[str, float | int | None]:
-    """How much of the test part the training part has seen; images are measured once, as in an audit."""
-    from endocil.data.fingerprints import fingerprints
-    from endocil.data.leaks import leak_rate
-    from endocil.data.near_duplicates import near_duplicates_of
-
-    table, part = parts.images.table, parts.scenario.part
-    prints = fingerprints(table, progress=progress)
-    near = near_duplicates_of(table, prints, progress=progress)
-    return leak_rate(table, part, digests=prints.digests, near=near)
-
-
-def _split(parts: "Parts") -> list[tuple[object, ...]]:
-    table, part = parts.images.table, parts.scenario.part
-    task_of = {label: task.index for task in parts.scenario.tasks for label in range(task.n_old, task.n_seen)}
+def _split(parts: Parts) -> list[tuple[object, ...]]:
+    table, scenario, part = parts.images.table, parts.scenario, parts.scenario.part
+    tasks = (scenario.class_tasks[table.labels] if scenario.arrivals is None else scenario.arrivals).tolist()
     return [
-        (table.ids[i], table.classes[label], task_of[label], part[i], table.groups[i], table.sources[i])
+        (table.ids[i], table.classes[label], tasks[i], part[i], table.groups[i], table.sources[i])
         for i, label in enumerate(table.labels.tolist())
     ]

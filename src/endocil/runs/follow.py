@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from endocil.data.leaks import RATES
 from endocil.errors import DataError
-from endocil.io.files import read_csv
-from endocil.io.locks import Lock, lock
+from endocil.io.files import LOCK_FILE, Lock, lock, read_csv
 from endocil.learning.events import read_events
 from endocil.metrics.metrics import accuracy
 from endocil.model.predictions import read_run_predictions
@@ -18,6 +17,7 @@ from endocil.runs.folder import RunFolder
 
 Event = Mapping[str, Any]
 Status = Literal["running", "finished", "stopped", "unknown"]
+STATUSES: dict[Lock, Status] = {"taken": "running", "held": "stopped", "none": "unknown"}  # of an unfinished run
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,14 @@ class State:
     share: float = 0.0  # of all image passes
     left: float | None = None  # seconds of training
 
+    @property
+    def position(self) -> str:
+        """The present task and epoch, such as "task 1/2 train 3/10"; tasks are counted from 0, as everywhere."""
+        if not self.tasks:
+            return "no task yet"
+        phase = f" {self.phase} {self.epoch}/{self.epochs}" if self.phase else ""
+        return f"task {self.tasks[-1].index}/{self.n_tasks - 1}{phase}"
+
 
 def state_of(events: Sequence[Event], sizes: Sequence[TaskSize]) -> State:
     """The state after these events of a run whose tasks have these sizes."""
@@ -70,9 +78,7 @@ def state_of(events: Sequence[Event], sizes: Sequence[TaskSize]) -> State:
     if not epochs or not tasks or epochs[-1]["task"] != tasks[-1].index:
         return state
     last = epochs[-1]
-    of_phase = [
-        one["seconds"] for one in trained if (one["task"], one["phase"]) == (last["task"], last["phase"])
-    ]
+    of_phase = [one["seconds"] for one in trained if (one["task"], one["phase"]) == (last["task"], last["phase"])]
     seconds, passes = sum(event["seconds"] for event in trained), _passes(trained)
     return replace(
         state,
@@ -131,8 +137,11 @@ def _planned(tasks: Sequence[TaskState], sizes: Sequence[TaskSize]) -> int:
 def task_sizes(split: Path) -> tuple[TaskSize, ...]:
     rows = read_csv(split)
     images = Counter(int(row["task"]) for row in rows if row["part"] == "train")
-    classes = Counter(task for task, _ in {(int(row["task"]), row["class"]) for row in rows})
-    return tuple(TaskSize(classes[task], images[task]) for task in sorted(classes))
+    first: dict[str, int] = {}  # the task that brings a class; images of it may come back in later ones
+    for row in rows:
+        first[row["class"]] = min(int(row["task"]), first.get(row["class"], int(row["task"])))
+    classes = Counter(first.values())
+    return tuple(TaskSize(classes[task], images[task]) for task in sorted({int(row["task"]) for row in rows}))
 
 
 @dataclass(frozen=True)
@@ -153,8 +162,8 @@ class Snapshot:
         return {
             "running": "running",
             "finished": "finished",
-            "stopped": f"stopped: no process is working on it; go on with 'endocil resume {self.folder}'",
-            "unknown": "not finished; whether a process is working on it cannot be told on this file system",
+            "stopped": f"stopped: no process is working on it; continue with 'endocil resume {self.folder}'",
+            "unknown": "not finished; whether a process is working on it cannot be determined on this file system",
         }[self.status]
 
 
@@ -163,55 +172,40 @@ class RunFollower:
 
     def __init__(self, folder: Path) -> None:
         self.run = RunFolder(folder)
-        settings = self.run.settings()
+        settings = self.run.settings
         self.name = f"{settings.method.name.rpartition(':')[2]} seed {settings.seed}"
         self.sizes = task_sizes(folder / "split.csv")
-        self.notes = _data_notes(folder)
+        # notes on the images, from the files that a run writes before it learns; earlier versions wrote fewer
+        files = (folder / "data.json", folder / "leaks.json")
+        data, leaks = (json.loads(file.read_text("utf-8")) if file.is_file() else {} for file in files)
+        rates = [(leaks[key], kind) for key, kind in RATES.items() if leaks.get(key)]
+        leaking = (f"{rate:.1%} of the test images have {kind} in the training part" for rate, kind in rates)
+        self.notes = (*data.get("notes", ()), *leaking)
         self.accuracies: tuple[float, ...] = ()
 
     def snapshot(self) -> Snapshot:
-        status = _status(self.run)  # before the events, so that those of a finished run are all read
+        # before the events, so that those of a finished run are all read
+        lock_state = _lock_state(self.run.path)
+        status = "finished" if self.run.finished() else STATUSES[lock_state]
         events = read_events(self.run.events)
         state = state_of(events, self.sizes)
         notes = (*self.notes, *(f"task {task.index}: {note}" for task in state.tasks for note in task.notes))
-        return Snapshot(
-            self.run.path, self.name, status, state, tuple(events), self._accuracies(state), notes
-        )
+        return Snapshot(self.run.path, self.name, status, state, tuple(events), self._accuracies(state), notes)
 
     def _accuracies(self, state: State) -> tuple[float, ...]:
         """Of the tasks that are learned and predicted; predictions are read again when there is one more."""
         learned = sum(task.learned for task in state.tasks)
         files = [file for task in range(learned) if (file := self.run.predictions(task)).exists()]
         if len(files) != len(self.accuracies):
-            self.accuracies = tuple(accuracy(one, "softmax") for one in read_run_predictions(files))
+            self.accuracies = tuple(accuracy(one, "softmax") for one in read_run_predictions(files, of_run=True))
         return self.accuracies
-
-
-def _data_notes(folder: Path) -> tuple[str, ...]:
-    """On the images, from the files that a run writes before it learns; earlier versions wrote fewer."""
-    files = (folder / "data.json", folder / "leaks.json")
-    data, leaks = (json.loads(file.read_text("utf-8")) if file.is_file() else {} for file in files)
-    leaking = [
-        f"of the test images {leaks[key]:.1%} have {kind} in train"
-        for key, kind in RATES.items()
-        if leaks.get(key)
-    ]
-    return (*data.get("notes", ()), *leaking)
-
-
-def _status(run: RunFolder) -> Status:
-    held = _lock_state(run.path)
-    if run.finished():
-        return "finished"
-    statuses: dict[Lock, Status] = {"taken": "running", "held": "stopped", "none": "unknown"}
-    return statuses[held]
 
 
 def _lock_state(folder: Path) -> Lock:
     """Whether a process works here: it holds the folder's lock, which the system releases however the process ends.
 
     The state is that of taking the lock, which is released at once."""
-    file = folder / ".lock"
+    file = folder / LOCK_FILE
     if not file.exists():  # no process has worked here yet
         return "held"
     with file.open("rb") as opened:

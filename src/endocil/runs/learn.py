@@ -1,4 +1,4 @@
-"""`endocil learn`: a saved model learns the images of a folder or a list, killed and resumed to the same bits."""
+"""`endocil learn`: a saved model learns the images of a folder or a list; a stopped step resumes bit for bit."""
 
 import copy
 import hashlib
@@ -15,17 +15,15 @@ import torch
 
 from endocil.data.cache import Progress, load_images
 from endocil.data.decode import RULES
-from endocil.data.frame import cropped
 from endocil.data.inputs import folder_or_list
-from endocil.data.near_duplicates import near_duplicate_groups
-from endocil.data.splits import grouped_by_file, grouped_by_pattern
+from endocil.data.resize import prepared
 from endocil.data.table import ImageTable
 from endocil.datasets import load_table
-from endocil.errors import DataError, EndocilError, FileFormatError, ResourceError, SettingsError
-from endocil.io.files import write_json
-from endocil.io.locks import lock
+from endocil.errors import DataError, EndocilError, FileFormatError, SettingsError
+from endocil.io.files import LOCK_FILE, locked, refuse_existing, write_json
+from endocil.io.terminal import duration
 from endocil.learning.build import build_augmentation
-from endocil.learning.checkpoint import EXEMPLARS, FILE, load_checkpoint
+from endocil.learning.checkpoint import EXEMPLARS, FILE
 from endocil.learning.events import Show
 from endocil.methods import Method
 from endocil.methods.base import Phase, TaskData
@@ -33,14 +31,13 @@ from endocil.model.calibration import NAMED
 from endocil.model.manifest import Terms
 from endocil.model.model import Model
 from endocil.model.new_images import NewImages, NewTask, split_new_images
-from endocil.runs.preflight import Preflight, schedule_problems, speed, trained
+from endocil.runs.parts import grouped
+from endocil.runs.preflight import describe_phases, schedule_problems, speed
 from endocil.settings.settings import DataSettings, load_settings
-
-Tell = Callable[[str], None]
 
 
 def learn(
-    model: Path | str,
+    model_path: Path | str,
     new: Path | str,
     output: Path | str,
     *,
@@ -50,64 +47,61 @@ def learn(
     held_out: int | None = None,
     groups: str | None = None,
     work: Path | None = None,
+    new_classes: Sequence[str] = (),
     trust: bool = False,
     show: Show = lambda record: None,
-    tell: Tell = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
     progress: Progress | None = None,
 ) -> Model:
     """Learn the images of a folder or a CSV list into a new model file; the old one is not touched.
 
-    `held_out`: so many held-out images of each class at most. `groups`: what belongs together among the new images,
-    as `scenario.groups` of a run; by default as the data or the model's run says it. `tell` gets the lines of the
-    preflight. Stopped, the same call goes on in the folder `work` (default: OUTPUT.learning), which is removed at the
-    end."""
+    `held_out`: keep at most this many held-out images per class. `groups`: which of the new images belong together, as
+    `scenario.groups` of a run; by default as the data or the model's run says it. `new_classes`: classes to be learned
+    as new ones although the model knows one of nearly the same name (Polyps beside polyps); otherwise they are refused.
+    `log` gets the lines of the preflight. If stopped, the same call resumes from the folder `work` (default:
+    OUTPUT.learning), which is removed at the end."""
     place, terms = Path(output), terms or Terms()
     refuse_existing(place)
     reading = [change for change in changes if change.strip().startswith("data.")]
     settings_changes = [change for change in changes if change not in reading]
     if held_out is not None:
         settings_changes.append(f"run.held_out={held_out}")
-    _refuse_fixed_data(reading)
-    living = Model.load(model, changes=settings_changes, trust=trust)
-    if reason := living.cannot_learn():  # before any image is read
-        raise EndocilError(reason)
-    images = read_new_images(
-        Path(new), living, changes=reading, validation=validation, groups=groups, progress=progress
-    )
-    step = living.next_task(images)
+    for key in (change.partition("=")[0].strip() for change in reading):
+        if key in ("data.name", "data.size", "data.crop_frame", "data.fit"):
+            raise SettingsError(
+                f"'{key}' cannot be changed in a model that has learned; --set takes train.*, run.*, memory.*, "
+                f"options of the method, and the data.* keys that say how the new images are read (not name, size, "
+                f"crop_frame, fit)"
+            )
+    model = Model.load(model_path, changes=settings_changes, trust=trust)
+    if reason := model.cannot_learn():  # before any image is read
+        raise SettingsError(reason)
+    images = read_new_images(Path(new), model, changes=reading, validation=validation, groups=groups, progress=progress)
+    new_task = model.next_task(images)
+    _refuse_second_spellings(model, new_task, new_classes)
     folder = WorkFolder(work or work_folder_of(place))
-    with folder.open(facts_of(living, step, terms)):
-        check = check_step(living, step)
-        check.refuse_problems()
-        lines = [*check.facts, *(f"note: {remark}" for remark in check.remarks)]
-        for line in lines if load_checkpoint(folder.path) else [*lines, cost(living, step)]:
-            tell(line)
-        planned = planned_images(next_phases(living, step)[1])
-        living.learn_step(step, folder.path, terms=terms, show=show, planned=planned)
-        living.calibrate()
+    with folder.open(fingerprint_of(model, new_task, terms)):
+        if problems := model.problems(new_task):
+            raise DataError("; ".join(problems))
+        method, phases = next_phases(model, new_task)
+        if problems := schedule_problems(phases):
+            raise SettingsError("; ".join(problems))
+        for line in (*_plan(model, new_task, phases), *(f"note: {remark}" for remark in _remarks(model, new_task))):
+            log(line)
+        planned = sum(phase.schedule.epochs * len(phase.images) for phase in phases)
+        if not folder.begun():
+            seconds = _estimate_seconds(model, method, phases)
+            log(f"about {duration(seconds)} of training ({planned:,} image passes)")
+        model.learn_in_folder(new_task, folder.path, terms=terms, show=show, planned=planned)
+        model.calibrate()
         refuse_existing(place)  # another process may have been first
-        living.save(place)
+        model.save(place)
         folder.remove()
-    return living
+    return model
 
 
 def work_folder_of(output: Path) -> Path:
     return output.with_name(f"{output.name}.learning")
-
-
-def refuse_existing(output: Path) -> None:
-    if output.exists():
-        raise SettingsError(f"{output} is there already; choose another file with -o")
-
-
-def _refuse_fixed_data(changes: Sequence[str]) -> None:
-    for change in changes:
-        key = change.partition("=")[0].strip()
-        if key in ("data.name", "data.size", "data.crop_frame"):
-            raise SettingsError(
-                f"'{key}' cannot be changed in a model that has learned; --set takes train.*, run.*, memory.*, "
-                f"options of the method, and data.* for reading the new images"
-            )
 
 
 # --- the new images
@@ -128,8 +122,7 @@ def read_new_images(
     settings = model.settings
     data = _data_settings(path, settings.data, changes)
     table = load_table(data.name, data.options, progress)
-    if settings.data.crop_frame:
-        table = cropped(table)
+    table = prepared(table, crop_frame=settings.data.crop_frame, fit=settings.data.fit)
     images = load_images(table, settings.data.size, skip_unreadable=data.skip_unreadable, progress=progress)
     skipped = (f"left out {name}: {reason}" for name, reason in images.skipped)
     names, notes = _groups(images.table, groups, settings.scenario.groups, progress)
@@ -144,7 +137,7 @@ def _data_settings(path: Path, learned_from: DataSettings, changes: Sequence[str
     if values["name"] == learned_from.name == "folder":
         values["class_from"] = learned_from.options.get("class_from", "first")
     values["skip_unreadable"] = learned_from.skip_unreadable
-    return load_settings({"data": values}, changes).data
+    return load_settings({"data": values}, changes).data if changes else DataSettings.model_validate(values)
 
 
 def _groups(
@@ -152,79 +145,54 @@ def _groups(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What belongs together among the new images: by the option, by the data, or by the rule of the model's run.
 
-    A pattern of the model is never run: one can be written that does not come to an end."""
+    A regular expression from a model file is never run: it could take forever (ReDoS)."""
     if option is None and (any(table.groups) or rule == "given"):
         return table.groups, ()
-    chosen = rule if option is None else option
-    if chosen == "given":
+    if option == "given":
         return table.groups, ()
-    if chosen == "near-duplicates":
-        return near_duplicate_groups(table, progress=progress), ()
-    if option is not None:
-        by_file = option.endswith(".csv")
-        return (grouped_by_file(table, Path(option)) if by_file else grouped_by_pattern(table, option)), ()
+    if option is not None or rule == "near-duplicates":
+        return grouped(table, rule if option is None else option, "--groups", progress), ()
     if rule.endswith(".csv"):
         note = "the run's file of groups is not in the model: no new image has a group (--groups FILE.csv names them)"
         return table.groups, (note,)
     raise DataError(
         f"the model's images were grouped by the pattern {rule[:200]!r}, and the new ones have no groups; give "
-        f"--groups with a pattern for them, or --groups given to learn them without"
+        f"--groups with a pattern for them, or --groups given if they have no groups"
     )
 
 
 # --- before it learns: what will be done, what it will cost, and what cannot work
 
 
-def check_step(model: Model, step: NewTask) -> Preflight:
-    problems = model.problems(step)
-    if problems:
-        return Preflight(_facts(model, step), (), tuple(problems))
-    _, phases = next_phases(model, step)
-    facts = (*_facts(model, step), *_plan(model, step, phases))
-    return Preflight(facts, tuple(_remarks(model, step)), tuple(schedule_problems(phases)))
-
-
-def next_phases(model: Model, step: NewTask) -> tuple[Method, tuple[Phase, ...]]:
+def next_phases(model: Model, new_task: NewTask) -> tuple[Method, tuple[Phase, ...]]:
     """A copy of the method that has made room for the new classes, and what it will train."""
     method = copy.deepcopy(model.method)
-    method.grow(step.task)
-    exemplars = step.train.take(torch.arange(0)) if model.memory is None else model.memory.images()
-    data = TaskData(step.train, exemplars, build_augmentation(model.settings.train))
-    return method, method.phases(step.task, data)
+    method.grow(new_task.task)
+    exemplars = new_task.train.take(torch.arange(0)) if model.memory is None else model.memory.images()
+    data = TaskData(new_task.train, exemplars, build_augmentation(model.settings.train))
+    return method, method.phases(new_task.task, data)
 
 
-def planned_images(phases: tuple[Phase, ...]) -> int:
-    return sum(phase.schedule.epochs * len(phase.images) for phase in phases)
+def _estimate_seconds(model: Model, method: Method, phases: tuple[Phase, ...]) -> float:
+    """Of training, from a few real steps of a copy of the method."""
+    return sum(p.schedule.epochs * len(p.images) / speed(model.settings, method, p, seconds=1.0) for p in phases)
 
 
-def cost(model: Model, step: NewTask, seconds: float = 1.0) -> str:
-    """From a few real steps of a copy."""
-    method, phases = next_phases(model, step)
-    minutes = sum(
-        phase.schedule.epochs * len(phase.images) / speed(model.settings, method, phase, seconds)
-        for phase in phases
-    )
-    return f"about {minutes / 60:,.1f} minutes of training ({planned_images(phases):,} image passes)"
-
-
-def _facts(model: Model, step: NewTask) -> tuple[str, ...]:
+def _plan(model: Model, new_task: NewTask, phases: tuple[Phase, ...]) -> list[str]:
     known = len(model.classes)
-    learned, held = (images.counts(len(step.classes)).tolist() for images in (step.train, step.held_out))
+    learned, held = (images.counts(len(new_task.classes)).tolist() for images in (new_task.train, new_task.held_out))
     counts = [
         f"{name} {learned[label]}+{held[label]}{' (known)' if label < known else ''}"
-        for label, name in enumerate(step.classes)
+        for label, name in enumerate(new_task.classes)
         if learned[label] or held[label]
     ]
-    return (
+    facts = [
         f"the model: {known} classes in {len(model.tasks)} tasks, {len(model.exemplars):,} exemplars",
-        f"task {step.task.index}: {', '.join(counts) or 'no images'} (to learn + held out)",
-    )
-
-
-def _plan(model: Model, step: NewTask, phases: tuple[Phase, ...]) -> list[str]:
-    facts = [f"method {model.settings.method.name} trains: {trained(phases)}"]
+        f"task {new_task.task.index}: {', '.join(counts)} (to learn + held out)",
+        f"method {model.settings.method.name}: {describe_phases(phases)}",
+    ]
     if model.memory is not None:
-        available = Counter(model.memory.counts()) + Counter(step.train.labels.tolist())
+        available = Counter(model.memory.counts()) + Counter(new_task.train.labels.tolist())
         quota = model.memory.quota(list(available.values()))
         kept = sum(min(quota, n) for n in available.values())
         megabytes = kept * model.settings.data.size**2 * 3 / 1e6
@@ -232,19 +200,17 @@ def _plan(model: Model, step: NewTask, phases: tuple[Phase, ...]) -> list[str]:
     return facts
 
 
-def _remarks(model: Model, step: NewTask) -> list[str]:
-    remarks = [*step.notes, *_uncalibrated(model, step)]
-    if model.memory is None:
-        remarks.append(
-            f"method {model.settings.method.name} keeps no exemplars: what it knows of old classes may be lost"
-        )
-    for name in step.classes[step.task.new]:
+def _remarks(model: Model, new_task: NewTask) -> list[str]:
+    remarks = [*new_task.notes, *_uncalibrated(model, new_task)]
+    if model.memory is None and not model.method.learns_known_classes:
+        remarks.append(f"method {model.settings.method.name} keeps no exemplars: it may forget old classes")
+    for name in new_task.classes[new_task.task.new]:
+        if any(_spelling(name) == _spelling(known) for known in model.classes):
+            continue  # asked for
         similar = get_close_matches(name.lower(), [old.lower() for old in model.classes], 1, 0.85)
         if similar:
             known = next(old for old in model.classes if old.lower() == similar[0])
-            remarks.append(
-                f"'{name}' is learned as a new class, beside '{known}'; is it meant to be the same?"
-            )
+            remarks.append(f"'{name}' is learned as a new class, beside '{known}'; is it meant to be the same?")
     if model.classes and model.manifest.preprocessing.rules != RULES:
         remarks.append(
             f"the model's images were decoded by '{model.manifest.preprocessing.rules}', the new ones by "
@@ -253,13 +219,33 @@ def _remarks(model: Model, step: NewTask) -> list[str]:
     return remarks
 
 
-def _uncalibrated(model: Model, step: NewTask) -> list[str]:
-    """Said before an hour of training, as the way out is another share or another list."""
+def _refuse_second_spellings(model: Model, new_task: NewTask, confirmed: Sequence[str]) -> None:
+    """A known class by another spelling would be learned as a second class, and the two be told apart by chance."""
+    new = new_task.classes[new_task.task.new]
+    for name in confirmed:
+        if name not in new:
+            raise SettingsError(f"--new-class {name}: not among the new classes, which are {', '.join(new) or 'none'}")
+    for name in new:
+        same = [known for known in model.classes if _spelling(known) == _spelling(name)]
+        if same and name not in confirmed:
+            raise SettingsError(
+                f"is '{name}' the class '{same[0]}' that the model knows? If so, rename it to '{same[0]}' among the "
+                f"new images; if it is another one, say so with --new-class '{name}'"
+            )
+
+
+def _spelling(name: str) -> str:
+    """The same for Polyps, polyp and POLYP-S."""
+    return "".join(filter(str.isalnum, name.casefold())).removesuffix("s") or name
+
+
+def _uncalibrated(model: Model, new_task: NewTask) -> list[str]:
+    """Warn before training, because the remedy is another share or list."""
     if not model.classes:
         return []
     have = {one.class_name for one in model.held_out.provenance}
-    have |= {step.classes[label] for label in step.held_out.classes()}
-    lacking = [name for name in step.classes if name not in have]
+    have |= {new_task.classes[label] for label in new_task.held_out.classes()}
+    lacking = [name for name in new_task.classes if name not in have]
     if not lacking or not have or not model.manifest.keeps_images:
         return []
     more = " and others" if len(lacking) > NAMED else ""
@@ -271,19 +257,14 @@ def _uncalibrated(model: Model, step: NewTask) -> list[str]:
 
 # --- the folder of a step that is being learned
 
-FACTS, EVENTS, LOCK = "learning.json", "events.jsonl", ".lock"
-MADE = "made_folder"  # by us; a folder of the user's stays
-RECORDED = {
-    "parent": "model file",
-    "images": "new images",
-    "settings": "settings",
-    "terms": "--licence and --consent",
-}
+FINGERPRINT, EVENTS = "learning.json", "events.jsonl"
+CREATED = "made_folder"  # by us; a folder of the user's stays
+COMPARED = {"parent": "model file", "images": "new images", "settings": "settings", "terms": "--licence and --consent"}
 
 
 @dataclass(frozen=True)
 class WorkFolder:
-    """A killed command goes on from here; the folder is removed at the end."""
+    """A killed command resumes from here; the folder is removed at the end."""
 
     path: Path
 
@@ -296,88 +277,86 @@ class WorkFolder:
         if not made and not self._only_ours():
             raise SettingsError(f"{self.path} holds other files; choose another folder with --work")
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / LOCK).open("ab") as file:
-            if lock(file, wait=False) == "taken":
-                raise ResourceError(f"another process is learning in {self.path}; let it finish")
+        with locked(self.path, f"another process is learning in {self.path}; let it finish"):
             for left in self._temporary():  # a kill in the middle of writing
                 left.unlink(missing_ok=True)
-            made = made or self._recorded().get(MADE) == "yes"
-            self._compare({**facts, MADE: "yes" if made else "no"})
+            made = made or self._recorded().get(CREATED) == "yes"
+            self._compare({**facts, CREATED: "yes" if made else "no"})
             try:
                 yield
             except EndocilError:
-                if not self._begun():
+                if not self.begun():
                     self.remove()
                 raise
 
     def _only_ours(self) -> bool:
         """Nothing, a step that was begun, or what a kill leaves before its first record was written."""
         names = {entry.name for entry in self.path.iterdir()} - {file.name for file in self._temporary()}
-        if LOCK in names and (self.path / LOCK).stat().st_size > 0:  # ours is empty
+        if LOCK_FILE in names and (self.path / LOCK_FILE).stat().st_size > 0:  # ours is empty
             return False
-        begun = set(RECORDED) <= set(self._recorded())
+        begun = set(COMPARED) <= set(self._recorded())
         names -= {file.name for file in self.path.glob(EXEMPLARS.format(task="*"))} if begun else set()
-        return names <= ({LOCK, FACTS, EVENTS, FILE} if begun else {LOCK})
+        return names <= ({LOCK_FILE, FINGERPRINT, EVENTS, FILE} if begun else {LOCK_FILE})
 
     def _temporary(self) -> list[Path]:
         """What a kill in the middle of writing has left."""
-        names = "|".join(re.escape(name) for name in (FACTS, EVENTS, FILE))
+        names = "|".join(re.escape(name) for name in (FINGERPRINT, EVENTS, FILE))
         form = re.compile(rf"\.({names}|{EXEMPLARS.format(task='[0-9]+')})\.[0-9a-f]{{32}}\.tmp")
         return [left for left in self.path.glob(".*.tmp") if form.fullmatch(left.name)]
 
     def _recorded(self) -> dict[str, str]:
-        file = self.path / FACTS
+        file = self.path / FINGERPRINT
         if not file.is_file():
             return {}
         try:
-            found = json.loads(file.read_text("utf-8"))
-        except ValueError:  # somebody else's: ours are whole or not there
+            facts = json.loads(file.read_text("utf-8"))
+        except ValueError:  # somebody else's: ours are complete or absent
             return {}
-        return found if isinstance(found, dict) else {}
+        return facts if isinstance(facts, dict) else {}
 
-    def _begun(self) -> bool:
+    def begun(self) -> bool:
         """Whether anything is learned that would be lost."""
         return (self.path / FILE).exists()
 
     def _compare(self, facts: dict[str, str]) -> None:
-        if not self._begun():
-            write_json(self.path / FACTS, facts)
+        if not self.begun():
+            write_json(self.path / FINGERPRINT, facts)
             return
         recorded = self._recorded()
-        for key in RECORDED:
+        for key in COMPARED:
             if recorded.get(key) != facts[key]:
                 raise FileFormatError(
-                    f"{self.path} is of a step with other {RECORDED[key]}; go on with the same command as then, "
-                    f"remove it to begin anew, or choose another folder with --work"
+                    f"{self.path} has a checkpoint for other {COMPARED[key]}; repeat the original command, delete the "
+                    f"folder to start again, or choose another with --work"
                 )
 
     def remove(self) -> None:
         """What we have written, and the folder if we made it and nothing else lies in it."""
-        made = self._recorded().get(MADE) == "yes"
+        made = self._recorded().get(CREATED) == "yes"
         with suppress(OSError):
             exemplars = self.path.glob(EXEMPLARS.format(task="*"))
-            own = (self.path / name for name in (FILE, EVENTS, FACTS, LOCK))
+            own = (self.path / name for name in (FILE, EVENTS, FINGERPRINT, LOCK_FILE))
             for file in (*self._temporary(), *exemplars, *own):
                 file.unlink(missing_ok=True)
             if made:
                 self.path.rmdir()
 
 
-def facts_of(model: Model, step: NewTask, terms: Terms) -> dict[str, str]:
+def fingerprint_of(model: Model, new_task: NewTask, terms: Terms) -> dict[str, str]:
     """What decides the outcome, as digests and settings; threads and devices may differ."""
     settings = model.settings.model_dump(mode="json", exclude={"run"})
     return {
         "parent": model.digest,
-        "images": _digest_of_images(step),
+        "images": _digest_of_images(new_task),
         "settings": json.dumps(settings, sort_keys=True),
         "terms": terms.model_dump_json(),
     }
 
 
-def _digest_of_images(step: NewTask) -> str:
+def _digest_of_images(new_task: NewTask) -> str:
     """Names, classes, groups, sources, parts and pixels of the new images."""
-    total = hashlib.sha256("\0".join(step.classes).encode(errors="surrogateescape"))
-    for images in (step.train, step.held_out):
+    total = hashlib.sha256("\0".join(new_task.classes).encode(errors="surrogateescape"))
+    for images in (new_task.train, new_task.held_out):
         for row in images.rows.tolist():
             total.update("\0".join(images.images.describe(row)).encode(errors="surrogateescape"))
         total.update(images.labels.numpy().tobytes())

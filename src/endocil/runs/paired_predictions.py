@@ -1,22 +1,15 @@
 """Paired predictions: what several runs predicted for the same test images, and measures that can be resampled."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from endocil.errors import EndocilError
+from endocil.errors import DataError, FileFormatError
 from endocil.io.files import read_csv
-from endocil.metrics.statistics import (
-    Bools,
-    Indices,
-    Measure,
-    Resampling,
-    accuracy_measure,
-    combined,
-    macro_f1_measure,
-)
+from endocil.metrics.statistics import Bools, Indices, Measure, Resampling, accuracy_measure, combined, macro_f1_measure
+from endocil.metrics.transfer import class_tasks, task_aware_correct, top_correct
 from endocil.model.predictions import Head, Predictions, read_run_predictions
 from endocil.runs.records import RunRecord
 
@@ -47,7 +40,7 @@ class CommonTestSet:
         np.add.at(counts, (self.units, self.labels), 1)
         return np.asarray(counts.argmax(axis=1))
 
-    def described(self) -> str:
+    def describe(self) -> str:
         """942 test images, or 942 test images in 310 groups."""
         groups = f" in {int(self.units.max()) + 1:,} groups, drawn whole" if self.grouped else ""
         return f"{len(self.images):,} test images{groups}"
@@ -60,29 +53,32 @@ class PairedPredictions:
     test_set: CommonTestSet
     predicted: Indices  # (T, N) into test_set.classes; -1 where the image's class was not yet learned
     seen: tuple[Indices, ...]  # the classes known after each task
+    tasks: Indices  # (N,) the task that brings the image's class; of a run of one task, in the others' tasks
+    top5: Bools | None  # (T, N) whether its class is among the best five; none without scores
+    task_aware: Bools | None  # (T, N) whether its class is the best of its task; none without scores
 
     @property
-    def right(self) -> NDArray[np.bool_]:
+    def correct(self) -> NDArray[np.bool_]:
         """(T, N)"""
         return np.asarray(self.predicted == self.test_set.labels)
 
     def measure(self, metric: str) -> Measure:
-        """One of the metrics of the tables, as in endocil.metrics.metrics."""
+        """One of the metrics of the tables, as in endocil.metrics.metrics, or a further one but `fwt`."""
         n_tasks = len(self.predicted)
-        if metric == "af":
-            return self._forgetting()
-        kind, _, when = metric.partition("_")
-        one = self._accuracy if kind == "acc" else self._f1
+        if metric in ("af", "bwt"):
+            return self._forgetting(1 if metric == "af" else -1)
+        kind, _, when = metric.rpartition("_")
+        one = {"acc": self._accuracy, "f1": self._f1, "top5": self._top5, "task_aware": self._task_aware}[kind]
         if when == "last":
             return one(n_tasks - 1)
         return combined([(1 / n_tasks, one(t)) for t in range(n_tasks)])
 
     def accuracy_on(self, counted: Bools) -> Measure:
         """After the last task, on some of the images."""
-        return accuracy_measure(self.right[-1], counted)
+        return accuracy_measure(self.correct[-1], counted)
 
     def _accuracy(self, t: int) -> Measure:
-        return accuracy_measure(self.right[t], self.predicted[t] >= 0)
+        return accuracy_measure(self.correct[t], self.predicted[t] >= 0)
 
     def _f1(self, t: int) -> Measure:
         place = np.zeros(len(self.test_set.classes), dtype=np.int64)
@@ -90,14 +86,37 @@ class PairedPredictions:
         labels, predicted = place[self.test_set.labels], place[np.maximum(self.predicted[t], 0)]
         return macro_f1_measure(labels, predicted, len(self.seen[t]), self.predicted[t] >= 0)
 
-    def _forgetting(self) -> Measure:
-        last = len(self.predicted) - 1
-        task_of = np.argmax(self.predicted >= 0, axis=0)  # (N,) the task that brings the image's class
+    def _top5(self, t: int) -> Measure:
+        assert self.top5 is not None
+        return accuracy_measure(self.top5[t], self.predicted[t] >= 0)
+
+    def _task_aware(self, t: int) -> Measure:
+        assert self.task_aware is not None
+        return accuracy_measure(self.task_aware[t], self.predicted[t] >= 0)
+
+    def forward_transfer(self, references: Sequence["PairedPredictions"]) -> Measure:
+        """Over the tasks but the first: task-aware accuracy just after each minus the mean of runs of one task."""
+        assert self.task_aware is not None
+        later = sorted(set(self.tasks.tolist()) - {0})
         parts: list[tuple[float, Measure]] = []
-        for s in range(last):
-            own = task_of == s
-            parts.append((1 / last, accuracy_measure(self.right[s], own)))
-            parts.append((-1 / last, accuracy_measure(self.right[last], own)))
+        for s in later:
+            own = self.tasks == s
+            parts.append((1 / len(later), accuracy_measure(self.task_aware[s], own)))
+            for reference in references:
+                assert reference.task_aware is not None
+                share = -1 / len(later) / len(references)
+                parts.append((share, accuracy_measure(reference.task_aware[-1], own)))
+        return combined(parts)
+
+    def _forgetting(self, sign: int) -> Measure:
+        last = len(self.predicted) - 1
+        sizes = np.diff([0, *map(len, self.seen)])
+        counted = np.flatnonzero(sizes[:-1]).tolist()  # a task of known classes alone has none to forget
+        parts: list[tuple[float, Measure]] = []
+        for s in counted:
+            own = self.tasks == s
+            parts.append((sign / len(counted), accuracy_measure(self.correct[s], own)))
+            parts.append((-sign / len(counted), accuracy_measure(self.correct[last], own)))
         return combined(parts)
 
 
@@ -107,36 +126,35 @@ def has_predictions(run: RunRecord) -> bool:
 
 def read_paired_predictions(runs: Sequence[RunRecord], head: Head) -> list[PairedPredictions]:
     """Of each run; runs that were tested on different images are refused."""
-    stored = [_stored(run) for run in runs]
+    stored = [stored_predictions(run) for run in runs]
+    last = stored[0][-1]
+    expected = _class_of_each_image(last)
     for run, predictions in zip(runs[1:], stored[1:], strict=True):
-        _refuse_other_images(runs[0], stored[0][-1], run, predictions[-1])
-    test_set = _common_test_set(stored[0][-1], _groups(runs))
-    return [_paired(test_set, predictions, head) for predictions in stored]
+        tested = _class_of_each_image(predictions[-1])
+        if tested != expected:
+            common = len(expected.items() & tested.items())
+            raise DataError(
+                f"the runs {runs[0].name} ({len(expected):,} test images) and {run.name} ({len(tested):,}) were tested "
+                f"on different images, {common:,} in common; only predictions for the same images can be paired: give "
+                f"runs with the same data, scenario.split_by, scenario.fold and scenario.split_seed"
+            )
+    test_set = _common_test_set(last, _groups(runs))
+    cut = max((predictions for predictions in stored), key=len)  # of several tasks, where any run has them
+    tasks_of_cut = dict(zip(cut[-1].classes, class_tasks(cut).tolist(), strict=True))
+    return [_paired(test_set, predictions, head, tasks_of_cut) for predictions in stored]
 
 
-def _stored(run: RunRecord) -> list[Predictions]:
+def stored_predictions(run: RunRecord) -> list[Predictions]:
+    """After each task; a run without them is refused."""
     if run.folder is None or not has_predictions(run):
-        raise EndocilError(
-            f"the run {run.name} has no stored predictions; give the folder of `endocil run -o`"
-        )
+        raise FileFormatError(f"the run {run.name} has no stored predictions; give the folder of `endocil run -o`")
     folder = run.folder / "predictions"
-    return read_run_predictions(folder / f"task-{t}.csv" for t in range(len(run.metrics["task_sizes"])))
+    files = [folder / f"task-{t}.csv" for t in range(len(run.metrics["task_sizes"]))]
+    return read_run_predictions(files, of_run=True)
 
 
 def _class_of_each_image(p: Predictions) -> dict[str, str]:
     return {image: p.classes[label] for image, label in zip(p.images, p.labels.tolist(), strict=True)}
-
-
-def _refuse_other_images(run: RunRecord, p: Predictions, other: RunRecord, q: Predictions) -> None:
-    one, two = _class_of_each_image(p), _class_of_each_image(q)
-    if one == two:
-        return
-    common = len(one.items() & two.items())
-    raise EndocilError(
-        f"the runs {run.name} ({len(one):,} test images) and {other.name} ({len(two):,}) were tested on different "
-        f"images, {common:,} in common; only predictions for the same images can be paired: give runs with the same "
-        f"data, scenario.split_by, scenario.fold and scenario.split_seed"
-    )
 
 
 def _groups(runs: Sequence[RunRecord]) -> dict[str, str]:
@@ -154,19 +172,38 @@ def _common_test_set(p: Predictions, groups: dict[str, str]) -> CommonTestSet:
     images = tuple(p.images[row] for row in order)
     classes = tuple(sorted(p.classes))
     place = np.array([classes.index(name) for name in p.classes])
-    names = [f"group {groups[image]}" if image in groups else f"image {image}" for image in images]
-    units = np.unique(names, return_inverse=True)[1].astype(np.int64)
-    return CommonTestSet(
-        images, classes, place[p.labels[order]], units, tuple(p.sources[row] for row in order)
-    )
+    units = units_of(images, [groups.get(image, "") for image in images])
+    return CommonTestSet(images, classes, place[p.labels[order]], units, tuple(p.sources[row] for row in order))
 
 
-def _paired(test_set: CommonTestSet, stored: Sequence[Predictions], head: Head) -> PairedPredictions:
+def units_of(images: Sequence[str], groups: Sequence[str]) -> Indices:
+    """Images of a group form one unit; an image without a group is a unit of its own."""
+    names = [f"group {group}" if group else f"image {image}" for image, group in zip(images, groups, strict=True)]
+    return np.unique(names, return_inverse=True)[1].astype(np.int64)
+
+
+def _paired(
+    test_set: CommonTestSet, stored: Sequence[Predictions], head: Head, tasks_of_cut: Mapping[str, int]
+) -> PairedPredictions:
+    """`tasks_of_cut`: the task of each class in a run of several tasks, which a run of one task is measured by."""
     rows = {image: row for row, image in enumerate(test_set.images)}
-    predicted = np.full((len(stored), len(test_set.images)), -1, dtype=np.int64)
+    shape = (len(stored), len(test_set.images))
+    predicted, top5, task_aware = np.full(shape, -1, dtype=np.int64), np.zeros(shape, bool), np.zeros(shape, bool)
+    last = stored[-1].classes
+    tasks = class_tasks(stored) if len(stored) > 1 else np.array([tasks_of_cut.get(name, 0) for name in last])
     seen = []
     for t, p in enumerate(stored):
         place = np.array([test_set.classes.index(name) for name in p.classes])
-        predicted[t, [rows[image] for image in p.images]] = place[p.predicted(head)]
+        own = [rows[image] for image in p.images]
+        predicted[t, own] = place[p.predicted(head)]
+        top5[t, own], task_aware[t, own] = top_correct(p, head), task_aware_correct(p, tasks, head)
         seen.append(place)
-    return PairedPredictions(test_set, predicted, tuple(seen))
+    scored = all(p.true_scores for p in stored) or head != "softmax"
+    return PairedPredictions(
+        test_set,
+        predicted,
+        tuple(seen),
+        tasks[[last.index(test_set.classes[label]) for label in test_set.labels.tolist()]],
+        top5 if scored else None,
+        task_aware if scored else None,
+    )

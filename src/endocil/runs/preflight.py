@@ -1,103 +1,293 @@
-"""What a run will cost: its passes over images from the method's own phases, its speed from a few real steps."""
+"""Checks before a run: what a run will do, what it will cost, and what cannot work, with the way out.
+
+The cost comes from the method's own phases (how many passes over images) and from a few real steps (how fast)."""
 
 import copy
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from endocil.data.batches import ImageSet, training_batches
+from endocil.data.cache import Progress
 from endocil.data.scenario import Task
 from endocil.data.splits import TEST, TRAIN, VALIDATION
-from endocil.errors import EndocilError
+from endocil.errors import DataError, SettingsError
+from endocil.io.terminal import duration
 from endocil.learning.build import build_augmentation
 from endocil.learning.first_task import refuse_more_than_the_network
 from endocil.learning.numerics import Precision, times_slower
-from endocil.learning.parallel import one_device, peak_megabytes, telling_compiler_errors
-from endocil.learning.training import compare_with_float32, only_training, optimizer_of, step
+from endocil.learning.optimizers import optimizer_of
+from endocil.learning.parallel import explaining_compiler_errors, one_device, peak_megabytes
+from endocil.learning.training import compare_with_float32, only_training, step
+from endocil.methods import METHODS
 from endocil.methods.base import Method, Phase, TaskData
+from endocil.model.new_images import refuse_unfit_names
 from endocil.networks import compile_backbones
-from endocil.runs.build import Parts, Progress, assemble
+from endocil.runs.parts import Parts, assemble
 from endocil.runs.tensorboard import refuse_missing_package
 from endocil.settings.settings import Settings
 
+Plan = Sequence[tuple[Task, tuple[Phase, ...]]]  # the phases that each task will train
 
-def estimate(parts: Parts, seconds: float = 2.0) -> tuple[str, ...]:
-    """Time and memory, measured on a few real steps of a copy of the method in the middle of its tasks."""
-    torch.set_num_threads(parts.settings.run.threads or torch.get_num_threads())
-    with telling_compiler_errors():
-        method, trained = trial(parts)
-        speeds = {phase.name: speed(parts.settings, method, phase, seconds) for phase in trained}
-    parameters = sum(p.numel() for p in parts.method.backbone.parameters())
-    return (
-        _time(parts, speeds),
-        f"about {peak_megabytes(method.device):,.0f} MB of memory; backbone of {parameters:,} parameters",
+
+@dataclass(frozen=True)
+class Preflight:
+    facts: tuple[str, ...]
+    remarks: tuple[str, ...]  # worth knowing, but no obstacle
+    problems: tuple[str, ...]  # the run cannot work
+
+    def refuse_problems(self) -> None:
+        if self.problems:
+            raise SettingsError("; ".join(self.problems))
+
+
+def check_run(settings: Settings, progress: Progress | None = None) -> tuple[Parts, Preflight]:
+    """Everything that is checked before a run begins: `endocil run` and `endocil check` both start here, and a sweep
+    checks the same for its runs (sweep/runner.py)."""
+    refuse_missing_resources(settings)
+    parts = assemble(settings.trusted(), progress)
+    return parts, preflight(parts)
+
+
+def refuse_missing_resources(settings: Settings) -> None:
+    """The device, package and folder that the settings ask for: checked before an image is read."""
+    one_device(settings.run.accelerator)
+    if settings.run.tensorboard:
+        refuse_missing_package()
+    if settings.run.first_tasks is not None:
+        path = Path(settings.run.first_tasks).expanduser()
+        existing = next(one for one in (path, *path.absolute().parents) if one.exists())
+        if not existing.is_dir():
+            raise SettingsError(f"run.first_tasks is {path}, but {existing} is a file; choose a folder, new or not")
+
+
+def preflight(parts: Parts) -> Preflight:
+    """The checks that cost nothing; `estimate` adds time and memory by trying a few steps."""
+    unable = [*parts.method.problems(len(parts.images.table.classes)), *_known_classes_alone(parts)]
+    planned = [] if unable else [*plan(parts)]  # the plan grows the method, which may be too large for the memory
+    return Preflight(tuple(_facts(parts, planned)), tuple(_remarks(parts)), (*unable, *problems(parts, planned)))
+
+
+def _facts(parts: Parts, planned: Plan) -> Iterator[str]:
+    settings, table, scenario = parts.settings, parts.images.table, parts.scenario
+    pixels = parts.images.pixels[0].numel()  # bytes of one image
+    train, validation, test = (scenario.counts(part) for part in (TRAIN, VALIDATION, TEST))
+    validating = f"{validation.sum():,} to validate, " if validation.sum() else ""
+    yield (
+        f"{len(table):,} images in {len(table.classes)} classes: {train.sum():,} to train, {validating}"
+        f"{test.sum():,} to test; {pixels * len(table) / 1e6:,.0f} MB at {settings.data.size} px"
+    )
+    for task, coming in zip(scenario.tasks, scenario.arriving_counts(TRAIN), strict=True):
+        labels = range(task.n_old, task.n_seen)
+        classes = ", ".join(f"{table.classes[label]} {coming[label]}+{test[label]}" for label in labels)
+        back = ", ".join(f"{table.classes[label]} {coming[label]}" for label in range(task.n_old) if coming[label])
+        again = f"{'; ' * bool(labels)}again to train: {back}" if back else ""
+        yield f"task {task.index}: {classes}{' (train+test)' if labels else ''}{again}"
+    if parts.memory is None:
+        yield f"method {settings.method.name}: keeps no exemplars"
+    else:
+        kept = sum(planned_exemplars(parts, len(scenario.tasks)))
+        yield (
+            f"method {settings.method.name}: {kept:,} exemplars at the end, chosen by {settings.memory.select} "
+            f"({kept * pixels / 1e6:,.1f} MB)"
+        )
+    described = [describe_phases(phases) for _, phases in planned]
+    alike = len(described) > 2 and len(set(described[1:])) == 1
+    for index, phases in enumerate(described[:2] if alike else described):
+        yield f"{'later tasks' if alike and index else f'task {index}'}: {phases}"
+    if settings.method.options.get("native_schedule"):
+        yield "the method's own schedule: epochs, rates and batch size of [train] are not used"
+
+
+def describe_phases(phases: Sequence[Phase]) -> str:
+    """The phases of a task in words."""
+    if not phases:
+        return "no training, as the method has no phase here"
+    return "; ".join(
+        f"phase '{phase.name}', {phase.schedule.epochs} epoch{'s' * (phase.schedule.epochs != 1)}, "
+        f"batches of {phase.schedule.batch_size}"
+        for phase in phases
     )
 
 
-def _time(parts: Parts, speeds: Mapping[str, float]) -> str:
-    passes = _planned(parts)
-    total = sum(passes.values())
-    if not total:
-        return "nothing to train: the method has no phases"
-    # a phase that the task of the trial does not have goes at the speed of its first phase
-    default = next(iter(speeds.values()))
-    minutes = sum(images / speeds.get(name, default) for name, images in passes.items()) / 60
-    return (
-        f"about {minutes:,.1f} minutes of training at {total / minutes / 60:,.0f} images/s "
-        f"({total:,} image passes, {parts.settings.run.threads} threads)"
-    )
+def _remarks(parts: Parts) -> Iterator[str]:
+    settings, classes = parts.settings, parts.images.table.classes
+    yield from parts.notes
+    if parts.memory is not None:
+        train = parts.scenario.counts(TRAIN).tolist()
+        quota = parts.memory.quota(train)
+        small = [f"{name} ({count})" for name, count in zip(classes, train, strict=True) if count < quota]
+        if small:
+            yield f"smaller than the {quota} exemplars a class may keep, so all are kept: {', '.join(small)}"
+    part = settings.run.evaluate
+    for name, count in zip(classes, parts.scenario.counts(part), strict=True):
+        if count == 0:
+            yield f"class {name} has no {part} image"
+    if settings.train.compile:
+        yield "train.compile: the first steps of every task take longer, up to minutes"
+    bits = settings.train.precision
+    if bits != "32":
+        device = one_device(settings.run.accelerator).device
+        slower = times_slower(bits, device)
+        if slower > 1.0:
+            yield (
+                f"train.precision '{bits}' takes {slower:.1f} times as long as '32' in a convolution on this "
+                f"{device.type}; leave it out to be faster"
+            )
 
 
-def trial(parts: Parts) -> tuple[Method, tuple[Phase, ...]]:
-    """A copy of the method on the run's device, grown to the middle of its tasks, and what it would train there; if
-    that is nothing, the first task that trains."""
-    tasks = parts.scenario.tasks
-    middle = tasks[min(max(1, len(tasks) // 2), len(tasks) - 1)]
-    device = one_device(parts.settings.run.accelerator).device
-    for task in (middle, *tasks):
-        method = grown(parts, task)
-        method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        if parts.settings.train.compile:
-            compile_backbones(method)
-        if phases := method.phases(task, _data(parts, task)):
-            break
-    return method, phases
+def _known_classes_alone(parts: Parts) -> list[str]:
+    """Tasks that bring no new class, where the method cannot learn them."""
+    tasks = [str(task.index) for task in parts.scenario.tasks if not task.n_new]
+    if not tasks or parts.method.learns_known_classes:
+        return []
+    able = ", ".join(sorted(name for name, method in METHODS.items() if method.learns_known_classes))
+    return [
+        f"task {', '.join(tasks)} brings images of known classes alone, and {parts.settings.method.name} needs a new "
+        f"class in each task, as its losses weigh new outputs against old ones; methods that need none: {able}"
+    ]
 
 
-def grown(parts: Parts, task: Task) -> Method:
-    """A copy of the method that has made room for the tasks up to this one."""
+def problems(parts: Parts, planned: Plan) -> list[str]:
+    first = parts.scenario.tasks[0]
+    reasons = schedule_problems(phase for _, phases in planned for phase in phases)
+    if first.n_new == 1:
+        reasons.append(
+            "the first task has one class, and a single class cannot be learned; "
+            "give it at least two by scenario.increments or fewer scenario.tasks"
+        )
+    try:
+        refuse_unfit_names(parts.images.table)  # else the model could not be saved at the end
+    except DataError as error:
+        reasons.append(str(error))
+    train = parts.scenario.counts(TRAIN)
+    empty = [name for name, count in zip(parts.images.table.classes, train, strict=True) if count == 0]
+    if empty:
+        reasons.append(f"no training image of {', '.join(empty)}; change the split, or list them in scenario.leave_out")
+    arriving = parts.scenario.arriving_counts(TRAIN)
+    for task, coming in zip(parts.scenario.tasks, arriving, strict=True):
+        if sum(coming) == 1:
+            reasons.append(
+                f"task {task.index} has a single training image, and batch norm needs two; raise scenario.minimum"
+            )
+        late = [parts.images.table.classes[label] for label in range(task.n_old, task.n_seen) if not coming[label]]
+        if late := [name for name in late if name not in empty]:
+            reasons.append(
+                f"task {task.index} brings {', '.join(late)}, but all its images of them are in the test part; "
+                f"change the split, or the task of some images"
+            )
+    part = parts.settings.run.evaluate
+    if not int(parts.scenario.counts(part)[first.seen].sum()):
+        way_out = "scenario.validation" if part == VALIDATION else "scenario.split_by, groups or folds"
+        reasons.append(f"no {part} image of the first task's classes, so nothing can be measured; change {way_out}")
+    return reasons
+
+
+def schedule_problems(phases: Iterable[Phase]) -> list[str]:
+    """Milestones in whole epochs that a phase never reaches; shares follow its length."""
+    by_length = {}
+    for schedule in (phase.schedule for phase in phases):
+        whole = [one for one in schedule.milestones if isinstance(one, int)]
+        if not schedule.cosine and whole and min(whole) >= schedule.epochs:
+            by_length[schedule.epochs] = (
+                f"train.milestones {whole} all lie at or beyond the {schedule.epochs} epochs: the learning rate would "
+                f"never fall; give shares of the epochs, such as train.milestones=[0.5,0.7], or earlier epochs"
+            )
+    return [*by_length.values()]
+
+
+# --- what will be trained
+
+
+def plan(parts: Parts) -> Iterator[tuple[Task, tuple[Phase, ...]]]:
+    """The phases of each task, from a copy of the method that grows and never learns."""
     method = copy.deepcopy(parts.method)
-    for earlier in parts.scenario.tasks[: task.index + 1]:
-        method.grow(earlier)
-    return method
+    for task in parts.scenario.tasks:
+        method.grow(task)
+        phases = method.phases(task, _task_data(parts, task))
+        if task.index == 0 and parts.settings.run.first_tasks is not None:
+            for phase in phases:
+                refuse_more_than_the_network(method, phase)
+        yield task, phases
 
 
-def _data(parts: Parts, task: Task) -> TaskData:
+def _task_data(parts: Parts, task: Task) -> TaskData:
     """The task's new images and, of each old class, as many images as the memory will hold."""
     kept = planned_exemplars(parts, task.index)
     old = [parts.scenario.rows(TRAIN, slice(label, label + 1))[:n] for label, n in enumerate(kept)]
     stand_ins = torch.cat([torch.empty(0, dtype=torch.int64), *old])
-    new = ImageSet.of(parts.images, parts.scenario.rows(TRAIN, task.new))
-    return TaskData(new, ImageSet.of(parts.images, stand_ins, from_memory=True), parts.augmentation)
+    exemplars = ImageSet.of(parts.images, stand_ins, from_memory=True)
+    return TaskData(parts.arriving(TRAIN, task), exemplars, parts.augmentation)
 
 
 def planned_exemplars(parts: Parts, n_tasks: int) -> list[int]:
     """How many exemplars of each class the memory holds once the first tasks are learned."""
     if parts.memory is None:
         return []
-    new = [task.new for task in parts.scenario.tasks[:n_tasks]]
-    return parts.memory.planned(parts.scenario.counts(TRAIN).tolist(), new)
+    return parts.memory.planned(parts.scenario.arriving_counts(TRAIN)[:n_tasks])
+
+
+def image_passes(parts: Parts) -> Counter[str]:
+    """Image passes of the whole run by the name of the phase: its images in each task, once an epoch."""
+    passes = Counter[str]()
+    for _, phases in plan(parts):
+        for phase in phases:
+            passes[phase.name] += phase.schedule.epochs * len(phase.images)
+    return passes
+
+
+# --- what it will cost
+
+
+def estimate(parts: Parts) -> tuple[str, str]:
+    """Time and memory, measured on a few real steps of a copy of the method in the middle of its tasks."""
+    threads = parts.settings.run.threads or torch.get_num_threads()
+    torch.set_num_threads(threads)
+    with explaining_compiler_errors():
+        method, phases = trial(parts)
+        speeds = {phase.name: speed(parts.settings, method, phase, seconds=2.0) for phase in phases}
+    passes = image_passes(parts)
+    time_needed = "nothing to train: the method has no phases"
+    if total := passes.total():
+        # a phase that the task of the trial does not have goes at the speed of its first phase
+        default = next(iter(speeds.values()))
+        seconds = sum(images / speeds.get(name, default) for name, images in passes.items())
+        time_needed = (
+            f"about {duration(seconds)} of training at {total / seconds:,.0f} images/s "
+            f"({total:,} image passes, {threads} thread{'s' * (threads != 1)})"
+        )
+    parameters = sum(p.numel() for p in parts.method.backbone.parameters())
+    memory = f"about {peak_megabytes(method.device):,.0f} MB of memory; backbone of {parameters:,} parameters"
+    return time_needed, memory
+
+
+def trial(parts: Parts) -> tuple[Method, tuple[Phase, ...]]:
+    """A copy of the method on the run's device, grown to the middle of its tasks, and its phases there; if it has
+    none, the first task that trains."""
+    tasks = parts.scenario.tasks
+    middle = tasks[min(max(1, len(tasks) // 2), len(tasks) - 1)]
+    device = one_device(parts.settings.run.accelerator).device
+    for task in (middle, *tasks):
+        method = copy.deepcopy(parts.method)
+        for earlier in tasks[: task.index + 1]:
+            method.grow(earlier)
+        method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        if parts.settings.train.compile:
+            compile_backbones(method)
+        if phases := method.phases(task, _task_data(parts, task)):
+            break
+    return method, phases
 
 
 def speed(settings: Settings, method: Method, phase: Phase, seconds: float) -> float:
     """Images per second of a phase, from a few real steps."""
     seen = build_augmentation(settings.train) if phase.augmented else None
     size, device = phase.schedule.batch_size, method.device
-    cut = training_batches(phase.images, size, seen, 0, ("estimate",), device)
+    cut = training_batches(phase.images, size, seen, 0, ("estimate",), device, normalisation=method.normalisation)
     batches = [batch for _, batch in zip(range(4), cut, strict=False)]
     images, began = 0, time.perf_counter()
     fabric, train = one_device(device.type), settings.train
@@ -123,208 +313,3 @@ def speed(settings: Settings, method: Method, phase: Phase, seconds: float) -> f
 def _wait_for(method: Method) -> None:
     """Until the device has done all that was asked of it: reading a number waits."""
     float(method.classifier.weight.detach().flatten()[0])
-
-
-def planned_images(parts: Parts) -> int:
-    """Image passes of the whole run: the images of each phase of each task, once an epoch."""
-    return sum(_planned(parts).values())
-
-
-def _planned(parts: Parts) -> Counter[str]:
-    """Image passes by the name of the phase."""
-    passes = Counter[str]()
-    for _, phases in plan(parts):
-        for phase in phases:
-            passes[phase.name] += phase.schedule.epochs * len(phase.images)
-    return passes
-
-
-def plan(parts: Parts) -> Iterator[tuple[Task, tuple[Phase, ...]]]:
-    """What each task would train, asked of a copy of the method that grows and never learns."""
-    method = copy.deepcopy(parts.method)
-    for task in parts.scenario.tasks:
-        method.grow(task)
-        phases = method.phases(task, _data(parts, task))
-        if task.index == 0 and parts.settings.run.first_tasks is not None:
-            for phase in phases:
-                refuse_more_than_the_network(method, phase)
-        yield task, phases
-
-
-# Before hours are spent: what a run will do, what it will cost, and what cannot work, with the way out.
-
-Plan = Sequence[tuple[Task, tuple[Phase, ...]]]  # what each task would train
-PURPOSES = {TRAIN: "train", VALIDATION: "validate", TEST: "test"}
-
-
-@dataclass(frozen=True)
-class Preflight:
-    facts: tuple[str, ...]
-    remarks: tuple[str, ...]  # worth knowing, not in the way
-    problems: tuple[str, ...]  # the run cannot work
-
-    def refuse_problems(self) -> None:
-        if self.problems:
-            raise EndocilError("; ".join(self.problems))
-
-
-def examined(settings: Settings, progress: Progress | None = None) -> tuple[Parts, Preflight]:
-    """All that is asked of settings before a run begins: `endocil run` and `endocil check` both start here, and a sweep
-    asks the same of its runs (sweep/checking.py)."""
-    refuse_what_is_not_here(settings)
-    parts = assemble(settings, progress)
-    return parts, preflight(parts)
-
-
-def refuse_what_is_not_here(settings: Settings) -> None:
-    """What the settings want of this machine: known before an image is read."""
-    one_device(settings.run.accelerator)
-    if settings.run.tensorboard:
-        refuse_missing_package()
-    if settings.run.first_tasks is not None:
-        _refuse_no_folder(Path(settings.run.first_tasks).expanduser())
-
-
-def _refuse_no_folder(path: Path) -> None:
-    there = next(one for one in (path, *path.absolute().parents) if one.exists())
-    if not there.is_dir():
-        raise EndocilError(f"run.first_tasks is {path}, but {there} is a file; choose a folder, new or not")
-
-
-def preflight(parts: Parts) -> Preflight:
-    """The checks that cost nothing; `estimate` adds time and memory by trying a few steps."""
-    planned = [*plan(parts)]
-    facts = (
-        _images_fact(parts),
-        *(_task_fact(parts, task) for task in parts.scenario.tasks),
-        _memory_fact(parts),
-        *_schedule_facts(parts, planned),
-    )
-    remarks = (*parts.notes, *_small_classes(parts), *_nothing_to_evaluate(parts), *_slow(parts))
-    return Preflight(facts, remarks, tuple(problems(parts, planned)))
-
-
-def _images_fact(parts: Parts) -> str:
-    table, scenario = parts.images.table, parts.scenario
-    megabytes = parts.images.pixels[0].numel() * len(table) / 1e6
-    parted = [(int(scenario.counts(part).sum()), what) for part, what in PURPOSES.items()]
-    told = ", ".join(f"{n:,} to {what}" for n, what in parted if n or what != "validate")
-    return (
-        f"{len(table):,} images in {len(table.classes)} classes: {told}; "
-        f"{megabytes:,.0f} MB at {parts.settings.data.size} px"
-    )
-
-
-def _task_fact(parts: Parts, task: Task) -> str:
-    train, test = (parts.scenario.counts(part) for part in (TRAIN, TEST))
-    classes = ", ".join(
-        f"{name} {train[label]}+{test[label]}"
-        for label, name in enumerate(parts.images.table.classes)
-        if task.n_old <= label < task.n_seen
-    )
-    return f"task {task.index}: {classes} (train+test)"
-
-
-def _memory_fact(parts: Parts) -> str:
-    if parts.memory is None:
-        return f"method {parts.settings.method.name}: keeps no exemplars"
-    kept = sum(planned_exemplars(parts, len(parts.scenario.tasks)))
-    megabytes = kept * parts.images.pixels[0].numel() / 1e6
-    how = parts.settings.memory.select
-    return f"method {parts.settings.method.name}: {kept:,} exemplars at the end, chosen by {how} ({megabytes:,.1f} MB)"
-
-
-def _schedule_facts(parts: Parts, planned: Plan) -> list[str]:
-    """What is trained for how long, in the first task and in the later ones."""
-    facts = [f"task {task.index} trains: {trained(phases)}" for task, phases in planned[:2]]
-    if parts.settings.method.options.get("native_schedule"):
-        facts.append("the method's own schedule: epochs, rates and batch size of [train] play no part")
-    return facts
-
-
-def trained(phases: Sequence[Phase]) -> str:
-    """The phases of a task in words."""
-    if not phases:
-        return "nothing, as the method has no phase here"
-    told = ", ".join(f"{phase.name} {phase.schedule.epochs} epochs" for phase in phases)
-    return f"{told}; batches of {max(phase.schedule.batch_size for phase in phases)}"
-
-
-def _small_classes(parts: Parts) -> list[str]:
-    if parts.memory is None:
-        return []
-    train = parts.scenario.counts(TRAIN).tolist()
-    quota = parts.memory.quota(train)
-    counts = zip(parts.images.table.classes, train, strict=True)
-    small = [f"{name} ({count})" for name, count in counts if count < quota]
-    return (
-        [f"smaller than the {quota} exemplars a class may keep, so all are kept: {', '.join(small)}"]
-        if small
-        else []
-    )
-
-
-def _slow(parts: Parts) -> list[str]:
-    told = ["train.compile: the first steps of every task take longer, up to minutes"]
-    return [*(told if parts.settings.train.compile else ()), *_slow_numbers(parts)]
-
-
-def _slow_numbers(parts: Parts) -> list[str]:
-    bits = parts.settings.train.precision
-    if bits == "32":
-        return []
-    device = one_device(parts.settings.run.accelerator).device
-    slower = times_slower(bits, device)
-    if slower <= 1.0:
-        return []
-    return [
-        f"train.precision '{bits}' takes {slower:.1f} times as long as '32' in a convolution on this {device.type}; "
-        f"leave it out to be faster"
-    ]
-
-
-def _nothing_to_evaluate(parts: Parts) -> list[str]:
-    part = parts.settings.run.evaluate
-    counts = zip(parts.images.table.classes, parts.scenario.counts(part), strict=True)
-    return [f"class {name} has no {part} image" for name, count in counts if count == 0]
-
-
-def problems(parts: Parts, planned: Plan) -> list[str]:
-    first = parts.scenario.tasks[0]
-    found = schedule_problems(phase for _, phases in planned for phase in phases)
-    if first.n_new == 1:
-        found.append(
-            "the first task has one class, and one class alone cannot be learned; "
-            "give it at least two by scenario.increments or fewer scenario.tasks"
-        )
-    train = parts.scenario.counts(TRAIN)
-    empty = [name for name, count in zip(parts.images.table.classes, train, strict=True) if count == 0]
-    if empty:
-        found.append(
-            f"no training image of {', '.join(empty)}; change the split, or list them in scenario.leave_out"
-        )
-    for task in parts.scenario.tasks:
-        if int(train[task.new].sum()) == 1:
-            found.append(
-                f"task {task.index} has a single training image, and batch norm needs two; raise scenario.minimum"
-            )
-    part = parts.settings.run.evaluate
-    if not int(parts.scenario.counts(part)[first.seen].sum()):
-        way_out = "scenario.validation" if part == VALIDATION else "scenario.split_by, groups or folds"
-        found.append(
-            f"no {part} image of the first task's classes, so nothing can be measured; change {way_out}"
-        )
-    return found
-
-
-def schedule_problems(phases: Iterable[Phase]) -> list[str]:
-    """Milestones in whole epochs that a phase never reaches; shares follow its length."""
-    found = {}
-    for chosen in (phase.schedule for phase in phases):
-        whole = [one for one in chosen.milestones if isinstance(one, int)]
-        if not chosen.cosine and whole and min(whole) >= chosen.epochs:
-            found[chosen.epochs] = (
-                f"train.milestones {whole} all lie at or beyond the {chosen.epochs} epochs: the learning rate would "
-                f"never fall; give shares of the epochs, such as train.milestones=[0.5,0.7], or earlier epochs"
-            )
-    return [*found.values()]

@@ -1,20 +1,139 @@
-"""Finished runs, read back from their folders as this version would have written them, for tables, pages and ledger."""
+"""Finished runs, read from their folders, missing settings filled in by defaults, for tables, pages and ledger."""
 
 import json
 import tomllib
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from endocil.errors import EndocilError, FileFormatError
 from endocil.io.files import read_csv
 from endocil.learning.build import complete
-from endocil.learning.events import read_events
+from endocil.learning.events import read_events, refuse_unfit
 from endocil.settings.settings import Settings, load_settings
 
 Json = Mapping[str, Any]
 Complete = Callable[[Json], Json]
+
+
+class _Known(BaseModel):
+    """What readers of a file rely on; older runs have fewer keys, and further keys are not looked at."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+class _Name(_Known):
+    name: str
+
+
+class _Data(_Name):
+    size: int = 0
+
+
+class _Train(_Known):
+    epochs: int = 1
+    milestones: list[int | float] = []
+
+
+class _Memory(_Known):
+    per_class: int | None = None
+    total: int | None = None
+    select: str | None = None
+
+
+class _RunSection(_Known):
+    evaluate: str = "test"
+    gallery: bool = False
+
+
+class _Scenario(_Known):
+    groups: str = "given"
+    split: str | None = None
+
+
+class _Network(_Known):
+    backbone: str = ""
+    weights: str | None = None
+
+
+class _Settings(_Known):
+    seed: int = 0
+    data: _Data
+    method: _Name
+    scenario: _Scenario = _Scenario()
+    network: _Network = _Network()
+    memory: _Memory = _Memory()
+    train: _Train = _Train()
+    run: _RunSection = _RunSection()
+
+
+Figures = dict[str, float | None]
+
+
+class _Class(_Known):
+    recall: float | None
+    precision: float | None
+    f1: float | None
+    images: int
+
+
+class _Source(_Known):
+    accuracy: float
+    images: int
+    per_class: dict[str, _Class] = {}
+
+
+class _Head(_Known):
+    acc_last: float
+    f1_last: float
+    acc_avg: float
+    f1_avg: float
+    af: float | None = None
+    af_printed: float | None = None
+    forgetting_max: float | None = None
+    balanced_last: float | None = None
+    acc: list[float]
+    f1: list[float]
+    task_accuracy: list[list[float | None]]
+    confusion: list[list[int]]
+    confusions: list[list[list[int]]] = []
+    per_class: dict[str, _Class]
+    per_class_over_tasks: list[Figures] = []
+    per_source: dict[str, _Source] = {}
+
+
+class _Metrics(_Known):
+    softmax: _Head
+    nearest_mean: _Head | None = None
+    classes: list[str] = Field(min_length=1)
+    task_sizes: list[int] = Field(min_length=1)
+    test_images: list[int] = []
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> "_Metrics":
+        classes, tasks = len(self.classes), len(self.task_sizes)
+        if sum(self.task_sizes) != classes or self.task_sizes[0] < 1 or min(self.task_sizes) < 0:
+            raise ValueError(f"{classes} classes, but tasks of {self.task_sizes[:10]}")
+        for head in filter(None, (self.softmax, self.nearest_mean)):
+            if [len(row) for row in head.confusion] != [classes] * classes:
+                raise ValueError(f"confusion is not a table of {classes} by {classes} classes")
+            if [len(row) for row in head.task_accuracy] != [tasks] * tasks or len(head.f1) != len(head.acc):
+                raise ValueError(f"task_accuracy is not a table of {tasks} by {tasks} tasks")
+            if set(head.per_class) != set(self.classes):
+                raise ValueError("per_class is not of the run's classes")
+        return self
+
+
+class _Leaks(_Known):
+    __pydantic_extra__: dict[str, float | None]
+
+
+class _DataNotes(_Known):
+    notes: list[str] = []
 
 
 @dataclass(frozen=True)
@@ -41,101 +160,71 @@ def is_incremental(metrics: Json) -> bool:
     return len(metrics["task_sizes"]) > 1
 
 
-def read_run(folder: Path, *, complete: Complete | None = None) -> RunRecord:
-    """Read a finished run; another folder and an unfinished run are refused.
-
-    `complete` fills in defaults that a setting has got since the run was recorded, so that its seeds stay together."""
+def read_run(folder: Path) -> RunRecord:
+    """Read a finished run; another folder and an unfinished run are refused."""
     folder = Path(folder)
-    _refuse_other_folders(folder)
-    metrics, settings = _finished_metrics(folder), _read_toml(folder / "settings.toml")
+    if not folder.is_dir():
+        raise FileFormatError(f"there is no run folder {folder}; expected the folder given to `endocil run -o`")
+    if not (folder / "settings.toml").is_file():
+        raise FileFormatError(f"{folder} is not a run: it has no settings.toml; give the folder of `endocil run -o`")
+    metrics, settings = _finished_metrics(folder), _parsed(folder / "settings.toml", tomllib.loads, _Settings)
+    images: dict[str, Counter[str]] = defaultdict(Counter)
+    for row in read_csv(folder / "split.csv"):
+        if not {"image", "class", "part"} <= row.keys():
+            raise FileFormatError(f"{folder / 'split.csv'} lacks the columns image, class and part; it is damaged")
+        images[row["class"]][row["part"]] += 1
+    # runs of earlier versions have fewer files
+    later = ((folder / "leaks.json", _Leaks), (folder / "data.json", _DataNotes))
+    leaks, data = (_parsed(file, json.loads, expected) if file.is_file() else {} for file, expected in later)
+    memory = folder / "memory" / f"task-{len(metrics['task_sizes']) - 1}.csv"  # methods without replay have none
     return RunRecord(
         name=folder.resolve().name,
-        settings=complete(settings) if complete else settings,
-        environment=_read_json(folder / "environment.json"),
+        settings=settings,
+        environment=_parsed(folder / "environment.json", json.loads),
         metrics=metrics,
         events=tuple(read_events(folder / "events.jsonl", finished=True)),
-        images=_count_images(read_csv(folder / "split.csv")),
-        exemplars=_last_memory(folder / "memory", len(metrics["task_sizes"])),
-        leaks=_read_json_if_there(folder / "leaks.json"),
-        notes=tuple(_read_json_if_there(folder / "data.json").get("notes", ())),
+        images=images,
+        exemplars=tuple(read_csv(memory)) if memory.is_file() else (),
+        leaks=leaks,
+        notes=tuple(data.get("notes", ())),
         folder=folder,
     )
 
 
-def _refuse_other_folders(folder: Path) -> None:
-    if not folder.is_dir():
-        raise FileFormatError(
-            f"there is no run folder {folder}; expected the folder given to `endocil run -o`"
-        )
-    if not (folder / "settings.toml").is_file():
-        raise FileFormatError(
-            f"{folder} is not a run: it has no settings.toml; give the folder of `endocil run -o`"
-        )
-
-
 def _finished_metrics(folder: Path) -> Json:
-    unfinished = f"the run {folder} is not finished; finish it with `endocil resume {folder}`"
-    if not (folder / "metrics.json").is_file():
-        raise FileFormatError(unfinished)
-    metrics = _read_json(folder / "metrics.json")
-    try:
-        complete = len(metrics["softmax"]["acc"]) == len(metrics["task_sizes"])
-    except (KeyError, TypeError) as error:
-        raise FileFormatError(
-            f"{folder / 'metrics.json'} lacks {error}; expected the file that `endocil run` writes"
-        ) from error
+    file, complete = folder / "metrics.json", False
+    if file.is_file():
+        metrics = _parsed(file, json.loads)
+        try:
+            complete = len(metrics["softmax"]["acc"]) == len(metrics["task_sizes"])
+        except (KeyError, TypeError) as error:
+            raise FileFormatError(f"{file} lacks {error}; expected the file that `endocil run` writes") from error
+        if complete:
+            refuse_unfit(file, _Metrics, metrics)
     if not complete:
-        raise FileFormatError(unfinished)
+        raise FileFormatError(f"the run {folder} is not finished; finish it with `endocil resume {folder}`")
     return metrics
 
 
-def _read(path: Path) -> str:
+def _parsed(path: Path, parse: Callable[[str], Any], expected: type[BaseModel] | None = None) -> Json:
+    """The object in a JSON or TOML file, as it is expected to be."""
     try:
-        return path.read_text("utf-8")
+        value = parse(path.read_text("utf-8"))
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise FileFormatError(f"{path} is not {path.suffix[1:].upper()}: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"cannot read {path}: {error}; the run folder is not whole") from error
-
-
-def _read_toml(path: Path) -> Json:
-    try:
-        return tomllib.loads(_read(path))
-    except tomllib.TOMLDecodeError as error:
-        raise FileFormatError(f"{path} is not TOML: {error}") from error
-
-
-def _read_json(path: Path) -> Json:
-    try:
-        value = json.loads(_read(path))
-    except json.JSONDecodeError as error:
-        raise FileFormatError(f"{path} is not JSON: {error}") from error
+        raise FileFormatError(f"cannot read {path}: {error}; the run folder is incomplete") from error
     if not isinstance(value, dict):
         raise FileFormatError(f"{path}: expected a JSON object, got {type(value).__name__}")
+    if expected is not None:
+        refuse_unfit(path, expected, value)
     return value
-
-
-def _read_json_if_there(path: Path) -> Json:
-    """Runs of earlier versions have fewer files."""
-    return _read_json(path) if path.is_file() else {}
-
-
-def _count_images(rows: Iterable[Mapping[str, str]]) -> dict[str, dict[str, int]]:
-    counts: dict[str, dict[str, int]] = {}
-    for row in rows:
-        parts = counts.setdefault(row["class"], {})
-        parts[row["part"]] = parts.get(row["part"], 0) + 1
-    return counts
-
-
-def _last_memory(folder: Path, n_tasks: int) -> tuple[Mapping[str, str], ...]:
-    """Methods without replay keep nothing and may have no file."""
-    path = folder / f"task-{n_tasks - 1}.csv"
-    return tuple(read_csv(path)) if path.is_file() else ()
 
 
 def completed(settings: Mapping[str, Any] | Settings) -> dict[str, Any]:
     """Settings with every default written out; as they are where they name things that are not here."""
     try:
-        recorded = load_settings(settings)
+        recorded = settings if isinstance(settings, Settings) else load_settings(settings)
         filled = complete(recorded).model_dump(mode="json", exclude_none=True)
     except EndocilError:
         return dict(settings)
@@ -145,5 +234,5 @@ def completed(settings: Mapping[str, Any] | Settings) -> dict[str, Any]:
 
 
 def read_runs(folders: Iterable[Path]) -> list[RunRecord]:
-    """Finished runs, of whatever version, as they can be compared."""
-    return [read_run(folder, complete=completed) for folder in folders]
+    """Finished runs of any version, with the defaults that settings have got since, so that seeds stay together."""
+    return [replace(run, settings=completed(run.settings)) for run in map(read_run, folders)]

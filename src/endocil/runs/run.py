@@ -1,37 +1,38 @@
 """READ FIRST. One run, from settings to results.
 
-    settings -> images, scenario, method, memory                (build.py)
-    for each task: model.learn_task(...), then its predictions  (model/model.py, learning/learner.py)
-    predictions of all tasks -> metrics                         (metrics/metrics.py)
-    the model -> model.endocil                                  (model/file.py)
+    settings -> images, scenario, method, memory                   (parts.py)
+    for each task: model.learn_task, model.predict, write         (model/model.py, learning/learner.py)
+    predictions of all tasks -> metrics                            (metrics/metrics.py)
+    the model -> model.endocil                                     (model/file.py)
 
-Everything a run leaves behind is in its folder; a run that was stopped goes on from its last checkpoint.
+Everything a run leaves behind is in its folder; a stopped run resumes from its last checkpoint.
 """
 
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from safetensors.torch import save
 
-from endocil.data.batches import ImageSet
+from endocil.data.cache import Progress
 from endocil.data.scenario import Task
 from endocil.data.splits import TRAIN, VALIDATION
 from endocil.io.files import write_atomically, write_csv, write_json
 from endocil.learning.build import build_learner
 from endocil.learning.checkpoint import Checkpoint, Position, load_checkpoint, restore
 from endocil.learning.events import Journal, Show
-from endocil.learning.features import view
-from endocil.learning.parallel import by_one, learning_on
+from endocil.learning.features import outputs_of
+from endocil.learning.parallel import learning_on, on_rank_zero
 from endocil.metrics.metrics import summarise
 from endocil.model.model import Model
 from endocil.model.new_images import NewTask
-from endocil.model.predictions import predict, read_run_predictions, write_predictions
-from endocil.runs.build import Parts, Progress, assemble, remarks, sharing_cores
+from endocil.model.predictions import Predictions, read_run_predictions, write_predictions
 from endocil.runs.folder import RunFolder, new_folder
-from endocil.runs.preflight import examined, planned_images
+from endocil.runs.parts import Parts, assemble, with_run_settings
+from endocil.runs.preflight import check_run, image_passes
 from endocil.runs.tensorboard import for_tensorboard
 from endocil.settings.settings import Settings, load_settings
 
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """What a run found; the folder holds everything else."""
+    """The metrics of a run; the folder holds everything else."""
 
     folder: Path
     metrics: Mapping[str, Any]
@@ -60,107 +61,122 @@ def run(
 
     `settings`: a preset's name, a TOML file, a dictionary or Settings. `devices` on each of `nodes` machines: one
     process for each of them; started here, the script is run again in every other process, up to this call.
+
+    The folder is that of `endocil run`, without its report.html: reports/ imports runs/, not the other way round.
+    `endocil report FOLDER` writes the page.
     """
-    chosen = load_settings(settings)
-    here = RunFolder(Path(folder) if folder else new_folder(chosen))
-    here.refuse_used()
-    parts, found = examined(sharing_cores(chosen, devices), progress)
-    found.refuse_problems()
-    with learning_on(parts.settings.run.accelerator, devices, nodes) as fabric:
-        by_one(fabric, lambda: here.create(parts, progress, fabric.world_size))
-        with here.locked() if fabric.global_rank == 0 else nullcontext():
-            show({"event": "remarks", "remarks": [*found.remarks, *remarks(parts, fabric)]})
-            return _go(parts, here, fabric, None, show)
+    settings = settings if isinstance(settings, Settings) else load_settings(settings)
+    run_folder = RunFolder(Path(folder) if folder else new_folder(settings))
+    run_folder.refuse_used()  # before an image is read; again when the folder is ours
+    if devices > 1 and settings.run.threads is None:  # processes on one machine share its cores
+        settings = with_run_settings(settings, threads=max(1, torch.get_num_threads() // devices))
+    parts, preflight = check_run(settings, progress)
+    preflight.refuse_problems()
+    with learning_on(settings.run.accelerator, devices, nodes) as fabric, ExitStack() as stack:
+
+        def begin() -> None:
+            run_folder.path.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(run_folder.locked())
+            run_folder.refuse_used()  # by a process that was faster
+            run_folder.create(parts, progress, fabric.world_size)
+
+        on_rank_zero(fabric, begin)
+        remarks = list(preflight.remarks)
+        if fabric.world_size > 1 and settings.run.first_tasks is not None:
+            remarks.append(
+                "run.first_tasks works for a run of one process alone, as several processes round differently: "
+                "the first task is trained here"
+            )
+        show({"event": "remarks", "remarks": remarks})
+        return _learn_tasks(parts, run_folder, fabric, None, show)
 
 
 def resume(
-    folder: str | Path,
+    folder: str | Path | RunFolder,
     *,
     show: Show = lambda record: None,
     progress: Progress | None = None,
     devices: int = 1,
     nodes: int = 1,
+    trust: bool = False,
 ) -> Result:
-    """Go on with a run that was stopped, on as many devices as are given; a finished run is returned as it is."""
-    here = RunFolder(Path(folder))
-    settings = here.settings()
-    if here.finished():
-        return Result(here.path, here.metrics())
-    parts = assemble(settings, progress)
-    here.refuse_other_images(parts)
+    """Resume a stopped run on this number of devices; a finished run is returned as it is.
+
+    `trust` lets settings.toml of the run name code from outside, which is run then: the folder may be another's."""
+    run_folder = folder if isinstance(folder, RunFolder) else RunFolder(Path(folder))
+    settings = run_folder.settings
+    if run_folder.finished():
+        return Result(run_folder.path, run_folder.metrics())
+    parts = assemble(settings.trusted() if trust else settings, progress)
+    run_folder.refuse_other_images(parts)
     with learning_on(settings.run.accelerator, devices, nodes) as fabric:
         first = fabric.global_rank == 0
-        with here.locked() if first else nullcontext():
+        with run_folder.locked() if first else nullcontext():
             if first:
-                here.clear_half_written()
-            return _go(parts, here, fabric, load_checkpoint(here.path), show)
+                run_folder.remove_temporary_files()
+            checkpoint = load_checkpoint(run_folder.path)
+            if checkpoint is not None:
+                run_folder.refuse_other_settings(parts.settings, checkpoint.settings)
+            return _learn_tasks(parts, run_folder, fabric, checkpoint, show)
 
 
-def _go(parts: Parts, here: RunFolder, fabric: "Fabric", checkpoint: Checkpoint | None, show: Show) -> Result:
+def _learn_tasks(
+    parts: Parts, run_folder: RunFolder, fabric: "Fabric", checkpoint: Checkpoint | None, show: Show
+) -> Result:
     """From the checkpoint, or from the beginning, to the end."""
+    settings, scenario, classes = parts.settings, parts.scenario, parts.images.table.classes
     first = fabric.global_rank == 0
-    with for_tensorboard(here, show, enabled=first and parts.settings.run.tensorboard) as shown:
-        model = _learn(parts, here, fabric, checkpoint, Journal(here.events, shown, silent=not first))
-    return by_one(fabric, lambda: _finish(here, model, len(parts.scenario.tasks)))
-
-
-def _learn(
-    parts: Parts, here: RunFolder, fabric: "Fabric", checkpoint: Checkpoint | None, journal: Journal
-) -> Model:
-    """Every task that is not learned yet."""
-    past = journal.cut_back(checkpoint.events if checkpoint else 0)
-    done = sum(event.get("images", 0) for event in past)
-    journal.show({"event": "plan", "images": planned_images(parts), "done": done})
-    model = Model(parts.settings, parts.method, parts.memory, name=here.path.resolve().name)
-    learner = build_learner(parts.settings, parts.method, parts.memory, here.path, fabric, journal)
-    classes, tasks = parts.images.table.classes, parts.scenario.tasks
-    if checkpoint:
-        restore(checkpoint, parts.method, parts.memory, tasks, classes, fabric.device)
+    model = Model(settings, parts.method, parts.memory, name=run_folder.path.resolve().name)
     start = checkpoint.position if checkpoint else Position()
-    for task in tasks:
-        train, held_out = (
-            ImageSet.of(parts.images, parts.scenario.rows(part, task.new)) for part in (TRAIN, VALIDATION)
-        )
-        step = NewTask(task, classes[task.seen], train, held_out)
-        halfway = task.index == start.task and start != Position(task.index)
-        learned = task.index < start.task
-        model.learn_task(learner, step, checkpoint if halfway else None, by="run", done=learned)
-        if not learned:
-            _write_task(parts, here, task, fabric)
+    with for_tensorboard(run_folder, show, enabled=first and settings.run.tensorboard) as shown:
+        journal = Journal(run_folder.events, shown, silent=not first)
+        past = journal.cut_back(checkpoint.events if checkpoint else 0)
+        done = sum(event.get("images", 0) for event in past)
+        journal.show({"event": "plan", "images": image_passes(parts).total(), "done": done})
+        learner = build_learner(settings, parts.method, parts.memory, run_folder.path, fabric, journal)
+        if checkpoint:
+            restore(checkpoint, parts.method, parts.memory, scenario.tasks, classes, fabric.device)
+
+        for task in scenario.tasks:
+            train, held_out = (parts.arriving(part, task) for part in (TRAIN, VALIDATION))
+            new = NewTask(task, classes[task.seen], train, held_out)
+            if task.index < start.task:
+                model.learn_task(learner, new, by="run", done=True)
+                continue
+            begun = task.index == start.task and start != Position(task.index)
+            model.learn_task(learner, new, checkpoint if begun else None, by="run")
+            test = parts.image_set(settings.run.evaluate, task.seen)
+            batch, store = settings.run.evaluation_batch, learner.features
+            predictions = model.predict(test, batch=batch, fabric=fabric, store=store)
+            if first:
+                _write_task(parts, run_folder, task, predictions)
             learner.save(Position(task.index + 1))
-    return model
+
+    return on_rank_zero(fabric, lambda: _write_results(model, run_folder, len(scenario.tasks)))
 
 
-def _finish(here: RunFolder, model: Model, tasks: int) -> Result:
-    model.calibrate()
-    model.save(here.model)
-    metrics = summarise(read_run_predictions([here.predictions(task) for task in range(tasks)]))
-    write_json(here.path / "metrics.json", metrics)
-    return Result(here.path, metrics)
-
-
-def _write_task(parts: Parts, here: RunFolder, task: Task, fabric: "Fabric") -> None:
-    """What is left of a task for evaluation: predictions on all seen classes, and who is in the memory."""
-    shown = ImageSet.of(parts.images, parts.scenario.rows(parts.settings.run.evaluate, task.seen))
-    classes = parts.images.table.classes[task.seen]
-    batch = parts.settings.run.evaluation_batch
-    predictions = predict(parts.method, shown, batch, classes=classes, fabric=fabric)
-    if fabric.global_rank > 0:
-        return
-    write_predictions(here.predictions(task.index), predictions)
+def _write_task(parts: Parts, run_folder: RunFolder, task: Task, predictions: Predictions) -> None:
+    """The files of a task: predictions on all seen classes, the memory and, for figures, the weights."""
+    write_predictions(run_folder.predictions(task.index), predictions)
     if parts.memory is not None:
         header = ("image", "class", "order", "task", "group", "source")
-        write_csv(here.memory(task.index), header, parts.memory.records())
-    if parts.settings.run.keep:
-        _keep_weights(parts, here, task)
-
-
-def _keep_weights(parts: Parts, here: RunFolder, task: Task) -> None:
-    """For figures: the weights after each task, and the training features of the first."""
+        write_csv(run_folder.memory(task.index), header, parts.memory.records())
+    if not parts.settings.run.keep:
+        return
     state = {name: value.detach().cpu().contiguous() for name, value in parts.method.state_dict().items()}
-    write_atomically(here.path / "weights" / f"task-{task.index}.safetensors", save(state))
+    write_atomically(run_folder.path / "weights" / f"task-{task.index}.safetensors", save(state))
     if task.index == 0:
-        images = ImageSet.of(parts.images, parts.scenario.rows(TRAIN, task.new))
-        seen = view(parts.method, images, parts.settings.run.evaluation_batch)
-        features = {"features": seen.features, "labels": images.labels, "rows": images.rows}
-        write_atomically(here.path / "features" / "task-0.safetensors", save(features))
+        images = parts.arriving(TRAIN, task)
+        features = outputs_of(parts.method, images, parts.settings.run.evaluation_batch).features
+        tensors = {"features": features, "labels": images.labels, "rows": images.rows}
+        write_atomically(run_folder.path / "features" / "task-0.safetensors", save(tensors))
+
+
+def _write_results(model: Model, run_folder: RunFolder, n_tasks: int) -> Result:
+    """The model, then metrics.json, which marks the run as finished; the checkpoint is removed last."""
+    model.calibrate()
+    model.save(run_folder.model)
+    metrics = summarise(read_run_predictions(map(run_folder.predictions, range(n_tasks)), of_run=True))
+    write_json(run_folder.path / "metrics.json", metrics)
+    run_folder.remove_checkpoint()
+    return Result(run_folder.path, metrics)

@@ -1,12 +1,13 @@
 """A run for TensorBoard: event files below RUN/tensorboard, made from events.jsonl and the predictions.
 
-A resumed run writes them anew from the events up to its checkpoint, so they are those of a run that was never stopped.
+A resumed run writes them again from the events up to its checkpoint, so they are those of a run that was never stopped.
 """
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
 
 from endocil.errors import ResourceError
 from endocil.learning.events import Show, read_events
@@ -14,15 +15,12 @@ from endocil.metrics.metrics import summarise
 from endocil.model.predictions import HEADS, read_run_predictions
 from endocil.runs.folder import RunFolder
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-POSITION_KEYS = {"task", "epoch", "epochs", "images", "seconds", "shared"}  # of an epoch: no measurements
+POSITION_KEYS = {"task", "epoch", "epochs", "images", "seconds", "shared"}  # of an epoch: not measurements
 
 
 def refuse_missing_package() -> None:
     try:
-        import tensorboard  # type: ignore[import-untyped,import-not-found,unused-ignore]  # noqa: F401
+        import tensorboard  # noqa: F401
     except ImportError as error:
         raise ResourceError(
             "run.tensorboard needs the package tensorboard: pip install 'endocil[tensorboard]'"
@@ -36,24 +34,20 @@ def for_tensorboard(here: RunFolder, show: Show, *, enabled: bool) -> Iterator[S
         yield show
         return
     refuse_missing_package()
-    tracker = Tracker(here)
+    with closing(Tracker(here)) as tracker:
 
-    def show_and_track(record: dict[str, Any]) -> None:
-        show(record)
-        tracker(record)
+        def show_and_track(record: dict[str, Any]) -> None:
+            show(record)
+            tracker(record)
 
-    try:
         yield show_and_track
-    finally:
-        tracker.close()
 
 
-def write_tensorboard(here: RunFolder) -> "Path":
+def write_tensorboard(here: RunFolder) -> Path:
     """The event files of a run, finished or not, as far as it is."""
     refuse_missing_package()
-    tracker = Tracker(here)
-    tracker.begin()
-    tracker.close()
+    with closing(Tracker(here)) as tracker:
+        tracker.begin()
     return tracker.folder
 
 
@@ -78,7 +72,7 @@ class Tracker:
             self.writer.flush()
 
     def begin(self) -> None:
-        """Write everything anew, from the events so far."""
+        """Write everything again, from the events so far."""
         from torch.utils.tensorboard import SummaryWriter
 
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -91,7 +85,16 @@ class Tracker:
             self._score()  # of the tasks before this one
             self.classes += record["classes"]
         elif record["event"] == "epoch":
-            self._epoch(record)
+            self.epochs += 1
+            self.seconds += record["seconds"]
+            for name, value in record["losses"].items():
+                self._write(f"loss/{name}", value, self.epochs)
+            for name, values in record.get("per_class", {}).items():
+                for label, value in zip(self.classes, values, strict=False):
+                    self._write(f"loss of {label}/{name}", value, self.epochs)
+            for name in sorted(record.keys() - POSITION_KEYS):
+                if isinstance(record[name], int | float):
+                    self._write(f"epoch/{name}", record[name], self.epochs)
         elif record["event"] == "learned":
             self.learned += 1
             self._write("parameters", record["parameters"], record["task"])
@@ -103,25 +106,13 @@ class Tracker:
             self._score()
             self.writer.close()
 
-    def _epoch(self, record: dict[str, Any]) -> None:
-        self.epochs += 1
-        self.seconds += record["seconds"]
-        for name, value in record["losses"].items():
-            self._write(f"loss/{name}", value, self.epochs)
-        for name, values in record.get("per_class", {}).items():
-            for label, value in zip(self.classes, values, strict=False):
-                self._write(f"loss of {label}/{name}", value, self.epochs)
-        for name in sorted(record.keys() - POSITION_KEYS):
-            if isinstance(record[name], int | float):
-                self._write(f"epoch/{name}", record[name], self.epochs)
-
     def _score(self) -> None:
         """Accuracy and forgetting after each task that has predictions and was not scored yet."""
         files = [self.here.predictions(task) for task in range(self.learned)]
         n = next((i for i, file in enumerate(files) if not file.exists()), len(files))
         if n == self.scored:
             return
-        predictions = read_run_predictions(files[:n])
+        predictions = read_run_predictions(files[:n], of_run=True)
         for task in range(self.scored, n):
             metrics = summarise(predictions[: task + 1])
             for head in HEADS:

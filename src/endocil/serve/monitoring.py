@@ -15,7 +15,7 @@ from typing import TextIO
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from endocil.model.disclaimer import DISCLAIMER
+from endocil.model import DISCLAIMER
 
 SERVER_LOGGER = "uvicorn.error"  # its messages never repeat what a client sent
 
@@ -33,11 +33,7 @@ class Log:
     def error(self, error: BaseException) -> None:
         """The kind of an error and where it was raised; its message could repeat what a client sent."""
         frames = traceback.extract_tb(error.__traceback__)[-8:]
-        self(
-            "error",
-            kind=type(error).__name__,
-            at=[f"{frame.name}, line {frame.lineno}" for frame in frames],
-        )
+        self("error", kind=type(error).__name__, at=[f"{frame.name}, line {frame.lineno}" for frame in frames])
 
 
 class LibraryLogHandler(logging.Handler):
@@ -78,35 +74,21 @@ class Metrics:
     """In a registry of its own, so that several servers can live in one process."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-        self.requests = Counter("endocil_requests", "Requests.", ["route", "status"], registry=self.registry)
-        self.images = Counter(
-            "endocil_images", "Images sent, predicted or unreadable.", ["outcome"], registry=self.registry
-        )
-        self.swaps = Counter(
-            "endocil_swaps", "Exchanges of a model, done or refused.", ["outcome"], registry=self.registry
-        )
-        self.forward_passes = Counter("endocil_forward_passes", "Forward passes.", registry=self.registry)
-        self.forward_images = Counter(
-            "endocil_forward_images", "Images in forward passes.", registry=self.registry
-        )
-        self.waiting_images = Gauge(
-            "endocil_waiting_images", "Images being decoded or waiting for a model.", registry=self.registry
-        )
-        self.upload_bytes = Gauge(
-            "endocil_upload_bytes", "Bytes of uploads in memory.", registry=self.registry
-        )
+        registry = self.registry = CollectorRegistry()
+        self.requests = Counter("endocil_requests", "Requests.", ["route", "status"], registry=registry)
+        self.images = Counter("endocil_images", "Images sent, predicted or unreadable.", ["outcome"], registry=registry)
+        self.swaps = Counter("endocil_swaps", "Exchanges of a model, done or refused.", ["outcome"], registry=registry)
+        self.forward_passes = Counter("endocil_forward_passes", "Forward passes.", registry=registry)
+        self.forward_images = Counter("endocil_forward_images", "Images in forward passes.", registry=registry)
+        waiting = "Images being decoded or waiting for a model."
+        self.waiting_images = Gauge("endocil_waiting_images", waiting, registry=registry)
+        self.upload_bytes = Gauge("endocil_upload_bytes", "Bytes of uploads in memory.", registry=registry)
         self.predict_seconds = Histogram(
             "endocil_predict_seconds",
             "Seconds from a predict request to its response.",
             buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
-            registry=self.registry,
+            registry=registry,
         )
-
-    def count_request(self, route: str, status: int, seconds: float) -> None:
-        self.requests.labels(route, status).inc()
-        if route.endswith("/predict"):
-            self.predict_seconds.observe(seconds)
 
     def count_pass(self, n_images: int) -> None:
         self.forward_passes.inc()

@@ -1,10 +1,12 @@
-"""Requests and responses of the API; every response carries the disclaimer."""
+"""Requests, responses and errors of the API; every response carries the disclaimer."""
 
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
 
-from endocil.model.disclaimer import DISCLAIMER
+from endocil.model import DISCLAIMER
 
 
 def escape_invalid(value: Any) -> Any:
@@ -17,7 +19,7 @@ def escape_invalid(value: Any) -> Any:
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, from_attributes=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -94,9 +96,7 @@ class ModelCard(_Response):
     exemplars: dict[str, int] = Field(description="Number of exemplars of each class.")
     preprocessing: dict[str, Any]
     calibration: CalibrationSummary | None
-    results: dict[str, Any] | None = Field(
-        description="Test results; null where this version was not tested."
-    )
+    results: dict[str, Any] | None = Field(description="Test results; null where this version was not tested.")
     terms: dict[str, Any]
     history: list[dict[str, Any]]
 
@@ -166,3 +166,27 @@ class RunSummary(_Part):
 class RunList(_Response):
     runs: list[RunSummary]
     left_out: int = Field(description="Number of runs beyond the longest list that is returned.")
+
+
+class ApiError(HTTPException):  # FastAPI lets only these pass while it reads a body
+    """An HTTP status, a code for programs and a message for people."""
+
+    def __init__(self, status: int, code: str, message: str, headers: dict[str, str] | None = None) -> None:
+        super().__init__(status, message, headers)
+        self.status, self.code, self.message = status, code, message
+
+    def response(self) -> JSONResponse:
+        body = ErrorResponse(error=Error(code=self.code, message=self.message))
+        return JSONResponse(body.model_dump(), self.status, self.headers)
+
+
+def not_found(thing: str) -> ApiError:
+    return ApiError(404, "not-found", f"there is no such {thing}")
+
+
+def too_large(message: str) -> ApiError:
+    return ApiError(413, "too-large", message)
+
+
+def busy(message: str) -> ApiError:
+    return ApiError(429, "busy", message, {"Retry-After": "1"})

@@ -1,9 +1,10 @@
 """The images of a request: parsed while they arrive, held in memory only, decoded with the model's preprocessing."""
 
 import io
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
+from math import prod
 
 import numpy as np
 from fastapi import Request
@@ -11,44 +12,41 @@ from PIL import Image
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from endocil.data.decode import decode, decode_whole
-from endocil.data.frame import Cropped
-from endocil.data.table import UnreadableImageError
+from endocil.data.black_frame import find_view
+from endocil.data.decode import BILINEAR, decode, decode_whole, refuse_large, tile_size
+from endocil.data.resize import pad
 from endocil.model.manifest import Preprocessing
-from endocil.serve.errors import ApiError, busy, too_large
-from endocil.serve.limits import Limits
+from endocil.serve.guard import Limits
+from endocil.serve.schemas import ApiError, busy, too_large
 
 FIELD = b"images"
 FORMATS = ("BMP", "JPEG", "PNG", "TIFF", "WEBP")  # no others: some formats start external programs
 MAX_PART_HEADER = 4096  # bytes
 
 
+@dataclass
 class UploadMemory:
     """Counts the bytes of all uploads held at once."""
 
-    def __init__(self, limit: int) -> None:
-        self.limit, self.used = limit, 0
-
-    @contextmanager
-    def allocation(self) -> "Iterator[Allocation]":
-        allocation = Allocation(self)
-        try:
-            yield allocation
-        finally:
-            self.used -= allocation.used
+    limit: int
+    used: int = 0
 
 
-class Allocation:
-    """The bytes of one request."""
+@dataclass
+class Allocation(AbstractContextManager["Allocation"]):
+    """The bytes of one request, until the block ends."""
 
-    def __init__(self, memory: UploadMemory) -> None:
-        self.memory, self.used = memory, 0
+    memory: UploadMemory
+    used: int = 0
 
     def add(self, n: int) -> None:
         if self.memory.used + n > self.memory.limit:
             raise busy("too many uploads at once; try again")
         self.memory.used += n
         self.used += n
+
+    def __exit__(self, *error: object) -> None:
+        self.memory.used -= self.used
 
 
 async def read_images(request: Request, limits: Limits, allocation: Allocation) -> list[bytes]:
@@ -78,13 +76,13 @@ class _Form:
 
     def __init__(self, limits: Limits) -> None:
         self.limits, self.images, self.complete = limits, list[bytearray](), False
-        self._header, self._value, self._header_bytes, self._is_image = bytearray(), bytearray(), 0, False
+        self._name, self._value, self._header_bytes, self._is_image = bytearray(), bytearray(), 0, False
 
     def callbacks(self) -> dict[str, object]:
         return {
             "on_part_begin": self._part_begin,
-            "on_header_field": self._header_field,
-            "on_header_value": self._header_value,
+            "on_header_field": partial(self._header, self._name),
+            "on_header_value": partial(self._header, self._value),
             "on_header_end": self._header_end,
             "on_headers_finished": self._headers_finished,
             "on_part_data": self._part_data,
@@ -94,24 +92,18 @@ class _Form:
     def _part_begin(self) -> None:
         self._header_bytes, self._is_image = 0, False
 
-    def _header_field(self, data: bytes, start: int, end: int) -> None:
-        self._count_header(end - start)
-        self._header += data[start:end]
-
-    def _header_value(self, data: bytes, start: int, end: int) -> None:
-        self._count_header(end - start)
-        self._value += data[start:end]
-
-    def _count_header(self, n: int) -> None:
-        self._header_bytes += n
+    def _header(self, text: bytearray, data: bytes, start: int, end: int) -> None:
+        self._header_bytes += end - start
         if self._header_bytes > MAX_PART_HEADER:
             raise ApiError(400, "malformed", "the header of a part of the form is too long")
+        text += data[start:end]
 
     def _header_end(self) -> None:
-        if bytes(self._header).lower() == b"content-disposition":
+        if bytes(self._name).lower() == b"content-disposition":
             _, options = parse_options_header(bytes(self._value))
             self._is_image = options.get(b"name") == FIELD
-        self._header, self._value = bytearray(), bytearray()
+        self._name.clear()
+        self._value.clear()
 
     def _headers_finished(self) -> None:
         if not self._is_image:
@@ -127,35 +119,23 @@ class _Form:
         self.complete = True
 
 
-@dataclass(frozen=True)
-class _BytesReader:
-    """Reads one image from memory."""
-
-    data: bytes
-
-    def read(self, image_id: str, size: int) -> np.ndarray:
-        return decode(self.data, size)
-
-    def whole(self, image_id: str) -> Image.Image:
-        return decode_whole(self.data)
-
-    def fingerprint(self, ids: Sequence[str]) -> str:
-        return ""  # nothing is cached
-
-
 def header_size(data: bytes) -> tuple[int, int]:
-    """Width and height by the header alone; (0, 0) where there is no valid one: decoding reports why."""
+    """Width and height by the header alone, of the image or of a larger tile that it is stored in, which is decoded
+    whole; (0, 0) where there is no valid header: decoding reports why."""
     try:
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-            return image.size
+            return max(image.size, tile_size(image), key=prod)
     except Exception:
         return 0, 0
 
 
 def decode_image(data: bytes, preprocessing: Preprocessing, max_pixels: int) -> np.ndarray:
     """(size, size, 3) uint8; raises UnreadableImageError with a reason that reveals nothing about this machine."""
-    width, height = header_size(data)
-    if width * height > max_pixels:  # a small file can claim to be an image that fills the memory
-        raise UnreadableImageError(f"{width} x {height} pixels; at most {max_pixels:,} are accepted")
-    reader = _BytesReader(data)
-    return (Cropped(reader) if preprocessing.crop_frame else reader).read("", preprocessing.size)
+    refuse_large(header_size(data), max_pixels)  # a small file can claim to be an image that fills the memory
+    size, padded = preprocessing.size, preprocessing.fit == "pad"
+    if not preprocessing.crop_frame and not padded:
+        return decode(data, size)
+    image = decode_whole(data)
+    if preprocessing.crop_frame:
+        image = image.crop(find_view(np.asarray(image)))
+    return pad(image, size) if padded else np.asarray(image.resize((size, size), BILINEAR))

@@ -1,28 +1,28 @@
-"""Downloads of public data sets: their images, and whether they are complete.
+"""Downloads of public data sets: their images, their official splits, and notes on what is missing or left out.
 
 A download is the folder of a data set, one above or below it, or the archive as it was downloaded. Class folders are
 found at any depth, by their names. An image's id is its class and its path below the class folder, so that it is the
 same wherever the data set is and however it was unpacked.
 """
 
-import hashlib
 import os
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
+from posixpath import basename
 
-from endocil.data.decode import file_of, read_dimensions
-from endocil.data.lists import PARTS
-from endocil.data.table import ImageTable, Reader, UnreadableImageError
-from endocil.datasets.public.facts import Archive, DataSet
+from endocil.data import lists
+from endocil.data.decode import FileReader
+from endocil.data.lists import PARTS, Row
+from endocil.data.table import ImageTable
+from endocil.datasets.public.facts import DataSet, check_classes
 from endocil.errors import DataError
 from endocil.io.archives import RECORD, Progress, extract
 from endocil.io.files import expand
 from endocil.io.walk import archive_stem, file_kind, is_archive, is_hidden, is_image, is_label_file, walk
-
-_SMALL = 32  # pixels: JPEGs are then decoded at an eighth of their size, but from all their bytes
 
 
 @dataclass(frozen=True)
@@ -38,22 +38,10 @@ class File:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """An image of a class."""
+class ClassImage(Row):
+    """An image of a class; its path is that on the disk."""
 
-    label: str
-    part: str  # of a split that the folders show; "" where none
-    below: tuple[str, ...]  # path below the class folder
-    folder: tuple[str, ...]  # of the class
-    path: str
-
-    @property
-    def id(self) -> str:
-        return "/".join((self.label, *self.below))
-
-    @property
-    def name(self) -> str:
-        return self.below[-1]
+    folder: tuple[str, ...] = ()  # of the class, from the top folder on
 
 
 @dataclass
@@ -62,7 +50,7 @@ class Download:
 
     facts: DataSet
     root: str
-    entries: list[Entry] = field(default_factory=list)  # sorted by id
+    images: list[ClassImage] = field(default_factory=list)  # sorted by id
     unclassified: list[File] = field(default_factory=list)  # images in no class folder
     labels: list[File] = field(default_factory=list)  # csv, xlsx and json files
     archives: list[File] = field(default_factory=list)
@@ -74,8 +62,7 @@ class Download:
             if any(is_hidden(part) for part in file.parts):
                 self.others["hidden"] += 1
             elif is_image(file.name):
-                entry = _entry(self.facts, file)
-                self.entries.append(entry) if entry else self.unclassified.append(file)
+                self._add_image(file)
             elif is_label_file(file.name):
                 self.labels.append(file)
             elif is_archive(file.name):
@@ -83,10 +70,20 @@ class Download:
             else:
                 self.others[file_kind(file.name)] += 1
 
+    def _add_image(self, file: File) -> None:
+        """Its class is the innermost folder that has a class's name."""
+        for depth in range(len(file.parts) - 2, -1, -1):
+            label = self.facts.class_of(file.parts[depth])
+            if label is not None:
+                part = PARTS.get(file.parts[depth - 1].casefold(), "") if depth else ""
+                image_id = "/".join((label, *file.parts[depth + 1 :]))
+                folder = file.parts[: depth + 1]
+                self.images.append(ClassImage(file.path, label, part=part, id=image_id, folder=folder))
+                return
+        self.unclassified.append(file)
 
-def find_download(
-    facts: DataSet, root: str, setting: str = "data.root", progress: Progress | None = None
-) -> Download:
+
+def find_download(facts: DataSet, root: str, setting: str = "data.root", progress: Progress | None = None) -> Download:
     """All files at `root`; an archive is extracted into the cache first."""
     download = Download(facts, root)
     place = expand(root, setting)
@@ -99,14 +96,19 @@ def find_download(
             f"{setting} = '{root}' does not exist; give the folder or the archive of {facts.title} by "
             f"--set {setting}=PATH ('endocil data where {facts.name}' shows where to get it)"
         )
-    download.entries.sort(key=lambda entry: entry.id)
-    _refuse_two_copies(download)
+    download.images.sort(key=lambda image: image.id)
+    first: dict[tuple[str, str], ClassImage] = {}
+    for image in download.images:  # two copies of a class would be counted as one large one
+        other = first.setdefault((image.label, image.part), image)
+        if other.folder != image.folder:
+            raise DataError(
+                f"the class '{image.label}' is there twice below {root}: {'/'.join(other.folder)} and "
+                f"{'/'.join(image.folder)}; give the folder of one data set by data.root"
+            )
     return download
 
 
-def _add_archive(
-    download: Download, archive: Path, parents: tuple[str, ...], progress: Progress | None
-) -> None:
+def _add_archive(download: Download, archive: Path, parents: tuple[str, ...], progress: Progress | None) -> None:
     """Its files count as in a folder of its name: a tar.gz of one class may have no folder inside."""
     extracted = extract(archive, progress=progress)
     download.others.update(extracted.left_out)
@@ -121,23 +123,18 @@ def _add_folder(download: Download, place: Path, progress: Progress | None) -> N
     if top == start:
         download.add(_walk(place, ()))
     else:
-        download.notes.append(
-            f"{place} is a folder inside the data set; the whole of it was taken from {top}."
-        )
+        download.notes.append(f"{place} is a folder inside the data set; the whole of it was taken from {top}.")
         for folder in sorted(path for path in top.iterdir() if path.is_dir() and facts.is_inside(path.name)):
             download.add(_walk(folder, (folder.name,)))
-    known = {entry.label for entry in download.entries}
+    known = {image.label for image in download.images}
     for file in download.archives:
-        if _is_needed(facts, file.name, known):
+        label = facts.class_of(archive_stem(file.name))
+        if label is None:  # the archive of the whole set counts where no class has a folder
+            needed = not known and file.name.lower() in {archive.name.lower() for archive in facts.archives}
+        else:
+            needed = label not in known
+        if needed:
             _add_archive(download, Path(file.path), file.parts[:-1], progress)
-
-
-def _is_needed(facts: DataSet, archive: str, known: set[str]) -> bool:
-    """The archive of a class that has no folder, or of the whole set where no class has one."""
-    label = facts.class_of(archive_stem(archive))
-    if label is not None:
-        return label not in known
-    return not known and archive.lower() in {one.name.lower() for one in facts.archives}
 
 
 def _walk(top: Path, above: tuple[str, ...]) -> Iterator[File]:
@@ -147,116 +144,74 @@ def _walk(top: Path, above: tuple[str, ...]) -> Iterator[File]:
                 yield File((*above, *place.parts, name), os.path.join(place.path, name))
 
 
-def _entry(facts: DataSet, file: File) -> Entry | None:
-    """The class is the innermost folder that has a class's name."""
-    for depth in range(len(file.parts) - 2, -1, -1):
-        label = facts.class_of(file.parts[depth])
-        if label is not None:
-            part = PARTS.get(file.parts[depth - 1].casefold(), "") if depth else ""
-            return Entry(label, part, file.parts[depth + 1 :], file.parts[: depth + 1], file.path)
-    return None
-
-
-def _refuse_two_copies(download: Download) -> None:
-    """Two copies of a class would be counted as one large one."""
-    place: dict[tuple[str, str], Entry] = {}
-    for entry in download.entries:
-        first = place.setdefault((entry.label, entry.part), entry)
-        if first.folder != entry.folder:
+def table_of(download: Download, rows: Iterable[Row], notes: Sequence[str] = ()) -> ImageTable:
+    """The rows in the order of their ids, with notes on the numbers of images and on what was left out."""
+    rows = sorted(rows, key=lambda row: row.id)
+    facts = download.facts
+    if not rows:
+        names = listed(file.path for file in download.archives)
+        archives = f"; there are archives: {names}" if names else ""
+        raise DataError(
+            f"no class folder of {facts.title} at {download.root}; expected folders such as "
+            f"{listed(list(facts.classes)[:3])} at any depth{archives}; give the folder or the archive by data.root "
+            f"('endocil data where {facts.name}' shows where to get it)"
+        )
+    for before, row in pairwise(rows):
+        if before.id == row.id:
             raise DataError(
-                f"the class '{entry.label}' is there twice below {download.root}: {'/'.join(first.folder)} and "
-                f"{'/'.join(entry.folder)}; give the folder of one data set by data.root"
+                f"{row.id} is there twice below {download.root}: {before.path} and {row.path}; "
+                f"remove one, or give the folder of one data set by data.root"
             )
+    top = os.path.commonpath([os.path.dirname(row.path) for row in rows])
+    table = lists.table_of([replace(row, path=os.path.relpath(row.path, top)) for row in rows], FileReader(Path(top)))
+    every_note = (*download.notes, *_count_notes(facts, table), *notes, *_left_out(download, rows))
+    return replace(table, notes=every_note)
 
 
-@dataclass(frozen=True)
-class ClassCheck:
-    """One class of one part: the images published, found, and found but unreadable."""
-
-    label: str
-    part: str
-    expected: int
-    found: int
-    unreadable: int
-
-    @property
-    def verdict(self) -> str:
-        problems = [f"{self.expected - self.found:,} missing"] if self.found < self.expected else []
-        problems += [f"{self.found - self.expected:,} more"] if self.found > self.expected else []
-        problems += [f"{self.unreadable:,} unreadable"] if self.unreadable else []
-        return ", ".join(problems) or "complete"
+def repeated_names(rows: Sequence[Row]) -> list[str]:
+    """The file names that several images have."""
+    names = Counter(basename(row.id) for row in rows)
+    return [name for name, n in names.items() if n > 1]
 
 
-def check_archive(facts: DataSet, file: Path, progress: Progress | None = None) -> tuple[str, bool]:
-    """A sentence on the size and checksum of the archive, and whether it is certainly damaged."""
-    size = file.stat().st_size
-    known = _known_archive(facts, file.name)
-    if known is None or known.size is None or not known.sha256:
-        return f"{file.name}: {size:,} bytes; no size or checksum is known for it", False
-    if size != known.size:
-        return (
-            f"{file.name}: {size:,} bytes, not the {known.size:,} of {known.name}: another packing, or not whole",
-            False,  # the images decide
-        )
-    digest = _sha256(file, progress)
-    if digest != known.sha256:
-        return (
-            f"{file.name}: the size fits, the sha256 does not ({digest}): it is damaged; download it again",
-            True,
-        )
-    return f"{file.name}: size and sha256 are those of {known.name}", False
+def listed(names: Iterable[str], most: int = 5) -> str:
+    """A few names for a sentence."""
+    every = list(names)
+    return ", ".join(every[:most]) + (", ..." if len(every) > most else "")
 
 
-def check_classes(facts: DataSet, table: ImageTable, unreadable: Iterable[str]) -> list[ClassCheck]:
-    """Every published class, by part where the data set has parts."""
-    bad = set(unreadable)
-    parts = table.parts if "" not in facts.counts else ("",) * len(table)
-    rows = list(zip(table.ids, table.labels.tolist(), parts, strict=True))
-    present = Counter((table.classes[label], part) for _, label, part in rows)
-    broken = Counter((table.classes[label], part) for image, label, part in rows if image in bad)
-    return [
-        ClassCheck(label, part, expected, present[label, part], broken[label, part])
-        for part, counts in facts.counts.items()
-        for label, expected in sorted(counts.items())
-    ]
+def _count_notes(facts: DataSet, table: ImageTable) -> list[str]:
+    notes = []
+    checks = check_classes(facts, table)
+    for part, counts in facts.counts.items():
+        here = [check for check in checks if check.part == part]
+        of_part = f" of its {part} part" if part else ""
+        if not any(check.found for check in here):
+            notes.append(f"None of the {sum(counts.values()):,} images{of_part} is there.")
+            continue
+        less = [f"{check.label} {check.found} of {check.expected}" for check in here if check.found < check.expected]
+        more = [f"{check.label} {check.found} for {check.expected}" for check in here if check.found > check.expected]
+        if less:
+            notes.append(f"{len(less)} classes{of_part} have fewer images than published: {listed(less)}.")
+        if more:
+            notes.append(f"{len(more)} classes{of_part} have more images than published: {listed(more)}.")
+    return notes
 
 
-def find_unreadable(
-    table: ImageTable, progress: Progress | None = None, *, quick: bool = False
-) -> dict[str, str]:
-    """Id -> reason, of images that cannot be decoded; `quick` reads only their headers, and misses cut files."""
-    bad = {}
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        reasons = pool.map(lambda image: _why_unreadable(table.reader, image, quick), table.ids)
-        for done, (image, reason) in enumerate(zip(table.ids, reasons, strict=True), start=1):
-            if reason:
-                bad[image] = reason
-            if progress:
-                progress(done, len(table))
-    return bad
+def _left_out(download: Download, rows: Sequence[Row]) -> list[str]:
+    notes = []
+    if download.others:
+        kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(download.others.items()))
+        notes.append(f"{download.others.total()} files that are no images were left out: {kinds}.")
+    taken = {row.path for row in rows}
+    unclassified = [file for file in download.unclassified if file.path not in taken]
+    if unclassified:
+        folders = sorted({"/".join(file.parts[:-1]) or "." for file in unclassified})
+        notes.append(f"{len(unclassified):,} images in no class folder were left out: {listed(folders)}.")
+    return notes
 
 
-def _why_unreadable(reader: Reader, image: str, quick: bool) -> str:
-    path = file_of(reader, image)
-    try:
-        read_dimensions(path) if quick and path else reader.read(image, _SMALL)
-    except UnreadableImageError as error:
-        return str(error)
-    return ""
-
-
-def _known_archive(facts: DataSet, name: str) -> Archive | None:
-    """The archive of this name, or the only one: browsers rename what they download."""
-    same = [archive for archive in facts.archives if archive.name.lower() == name.lower()]
-    return (same or list(facts.archives))[0] if same or len(facts.archives) == 1 else None
-
-
-def _sha256(file: Path, progress: Progress | None) -> str:
-    digest, done, size = hashlib.sha256(), 0, file.stat().st_size
-    with open(file, "rb") as stream:
-        while chunk := stream.read(2**20):
-            digest.update(chunk)
-            done += len(chunk)
-            if progress:
-                progress(done, size)
-    return digest.hexdigest()
+def with_video(row: Row, pattern: re.Pattern[str]) -> Row:
+    """The video is the group; the name of an image tells it, and the number of the frame."""
+    matched = pattern.fullmatch(basename(row.id))
+    return replace(row, group=matched[1], frame=int(matched[2])) if matched else row

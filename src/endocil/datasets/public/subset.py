@@ -9,7 +9,7 @@ itself, and rounding. So each rebuilt image is compared with the recorded mean c
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +18,12 @@ import numpy as np
 from PIL import Image
 
 from endocil.errors import DataError
+from endocil.io.archives import Progress
 from endocil.io.files import filling_folder, read_csv, write_csv
 
 SIZE = 128
 QUALITY = 90  # the quantisation tables of the subset's files
 TOLERANCE = 4  # of 255, between recorded and rebuilt mean colours; shrinking hardly changes a mean
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -51,9 +50,7 @@ class Report:
         return self.written - len(self.differ)
 
     def __str__(self) -> str:
-        text = (
-            f"{self.written} images written to {self.folder}; {self.agree} agree with their recorded colours"
-        )
+        text = f"{self.written} images written to {self.folder}; {self.agree} agree with their recorded colours"
         if self.differ:
             text += f"; {len(self.differ)} differ by more than {TOLERANCE} of 255, first {self.differ[0]}"
         if self.missing:
@@ -61,9 +58,7 @@ class Report:
         return text
 
 
-def rebuild(
-    list_file: Path, official_root: Path, out_folder: Path, progress: Progress | None = None
-) -> Report:
+def rebuild(list_file: Path, official_root: Path, out_folder: Path, progress: Progress | None = None) -> Report:
     """Writes labeled-images/... and groups.csv into a new folder: all of it, or nothing.
 
     `official_root` may be labeled-images, a folder above it, or one inside it."""
@@ -71,15 +66,26 @@ def rebuild(
     source = _find_source(official_root, {entry.path.split("/")[0] for entry in entries})
     if out_folder.exists() and (not out_folder.is_dir() or any(out_folder.iterdir())):
         raise DataError(f"{out_folder} exists and is not empty; choose a new folder")
-    with filling_folder(out_folder) as temporary:
-        results = _convert_all(entries, source, temporary / "labeled-images", progress)
-        pairs = list(zip(entries, results, strict=True))
-        written = [(entry.path, entry.group) for entry, result in pairs if not isinstance(result, str)]
+    written, differ, missing = [], [], []
+    with filling_folder(out_folder) as temporary, ThreadPoolExecutor() as pool:
+        target = temporary / "labeled-images"
+        for folder in {(target / entry.path).parent for entry in entries}:
+            folder.mkdir(parents=True, exist_ok=True)
+        try:
+            results = pool.map(lambda entry: _convert_file(entry, source, target), entries)
+            for done, (entry, result) in enumerate(zip(entries, results, strict=True), start=1):
+                if isinstance(result, str):
+                    missing.append(f"{entry.path}: {result}")
+                else:
+                    written.append((entry.path, entry.group))
+                    differ += [entry.path] if result > TOLERANCE else []
+                if progress:
+                    progress(done, len(entries))
+        finally:
+            pool.shutdown(cancel_futures=True)  # a failure does not wait for the rest of the images
         if not written:
             raise DataError(f"none of the {len(entries)} images of {list_file} can be read in {source}")
         write_csv(temporary / "groups.csv", ("path", "group"), written)
-    differ = [entry.path for entry, result in pairs if not isinstance(result, str) and result > TOLERANCE]
-    missing = [f"{entry.path}: {result}" for entry, result in pairs if isinstance(result, str)]
     return Report(out_folder, len(written), tuple(differ), tuple(missing))
 
 
@@ -131,23 +137,6 @@ def _find_source(root: Path, tops: set[str]) -> Path:
         f"no folder {' or '.join(sorted(tops))} in or around {root}; give the folder of the official "
         f"Hyper-Kvasir download that holds labeled-images"
     )
-
-
-def _convert_all(
-    entries: Sequence[Entry], source: Path, target: Path, progress: Progress | None
-) -> list[float | str]:
-    for folder in {(target / entry.path).parent for entry in entries}:
-        folder.mkdir(parents=True, exist_ok=True)
-    results = []
-    with ThreadPoolExecutor() as pool:
-        try:
-            for result in pool.map(lambda entry: _convert_file(entry, source, target), entries):
-                results.append(result)
-                if progress:
-                    progress(len(results), len(entries))
-        finally:
-            pool.shutdown(cancel_futures=True)  # a failure does not wait for the rest of the images
-    return results
 
 
 def _convert_file(entry: Entry, source: Path, target: Path) -> float | str:

@@ -83,12 +83,7 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def small_multiples(
-    n: int,
-    *,
-    width: float,
-    height: float,
-    columns: int = 4,
-    more_width: float = 0.0,
+    n: int, *, width: float, height: float, columns: int = 4, more_width: float = 0.0
 ) -> tuple[Figure, list[Axes]]:
     """n axes in rows as even as can be; the places left over stay white."""
     rows = math.ceil(n / columns)
@@ -175,22 +170,13 @@ def fit(figure: Figure, dpi: int) -> None:
     for _ in range(PASSES):
         figure.draw_without_rendering()
         # vertical labels first: they move the panels sideways
-        if not (
-            _break_all(figure, [axis.yaxis.label for axis in figure.axes], along=1) or _break_across(figure)
-        ):
+        if _break_all(figure, [axis.yaxis.label for axis in figure.axes], along=1):
+            continue
+        # horizontal texts, by kind: those of one kind stand beside each other
+        kinds = (figure.texts, [axis.title for axis in figure.axes], [axis.xaxis.label for axis in figure.axes])
+        if not sum(_break_all(figure, texts, along=0) for texts in kinds):
             break
     figure.set_layout_engine("none")
-
-
-def _break_across(figure: Figure) -> bool:
-    """Horizontal texts, by kind: those of one kind stand beside each other."""
-    kinds = (
-        figure.texts,
-        [axis.title for axis in figure.axes],
-        [axis.xaxis.label for axis in figure.axes],
-    )
-    changed = [_break_all(figure, texts, along=0) for texts in kinds]
-    return any(changed)
 
 
 def _break_all(figure: Figure, texts: Sequence[Text], along: int) -> bool:
@@ -206,7 +192,7 @@ def _break_all(figure: Figure, texts: Sequence[Text], along: int) -> bool:
             row = round(before.y0)
             grown[row] = max(grown.get(row, 0.0), text.get_window_extent().height - before.height)
     if along == 0:
-        figure.set_figheight(figure.get_figheight() + sum(grown.values()) / figure.get_dpi())
+        grow(figure, sum(grown.values()) / figure.get_dpi())
     return changed
 
 
@@ -218,11 +204,7 @@ def _room(figure: Figure, text: Text, others: Sequence[Text], along: int) -> flo
     room = 2 * min(centre, float(figure.bbox.max[along]) - centre)
     for other in others:
         beside = other.get_window_extent()
-        if (
-            other is not text
-            and beside.min[across] < box.max[across]
-            and box.min[across] < beside.max[across]
-        ):
+        if other is not text and beside.min[across] < box.max[across] and box.min[across] < beside.max[across]:
             room = min(room, abs(float(beside.min[along] + beside.max[along]) / 2 - centre))
     return room - gap
 

@@ -1,34 +1,24 @@
 """A sweep file and its runs: every combination of what varies once, with complete settings and a readable name."""
 
-import hashlib
 import itertools
-import json
 import re
 import sys
 import tomllib
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
 from typing import Annotated, Any, TypeVar
 
 import tomli_w
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from endocil.errors import SettingsError
 from endocil.learning.build import complete
 from endocil.methods import method_class
-from endocil.runs.experiments import evaluated_part, flat, identity, written
+from endocil.runs.experiments import digest_of, evaluated_part, flatten, format_value, identity
+from endocil.runs.parts import with_run_settings
 from endocil.settings.settings import Settings, load_settings, presets
 
 SEARCH_KEYS = ("samples", "sampling_seed", "metric")  # of a sweep file, for `endocil tune`
@@ -53,15 +43,11 @@ class Block(BaseModel):
         """`memory.per_class = 30` is a table inside a table in TOML; quoted it is one key. Both mean the same."""
         if not isinstance(values, Mapping):
             return values
-        is_value: dict[str, Callable[[Mapping[str, Any]], bool]] = {
-            "set": lambda table: False,
-            "vary": lambda table: False,
-            "search": lambda table: bool(Range.model_fields.keys() & table.keys()),
+        keys_of_values = {"set": set(), "vary": set(), "search": set(Range.model_fields)}
+        return {
+            key: _flatten(value, keys_of_values[key]) if key in keys_of_values and isinstance(value, Mapping) else value
+            for key, value in values.items()
         }
-        tables = {
-            key: value for key, value in values.items() if key in is_value and isinstance(value, Mapping)
-        }
-        return {**values, **{key: _flatten(value, is_value[key]) for key, value in tables.items()}}
 
     @property
     def sources(self) -> tuple[str, ...]:
@@ -79,7 +65,7 @@ Number = Annotated[int | float, BeforeValidator(_finite)]
 
 
 class Range(BaseModel):
-    """Numbers from low to high; whole ones where both are. `log`: as many between 0.01 and 0.1 as up to 1."""
+    """Numbers from low to high; whole ones where both are. `log`: drawn evenly on a logarithmic scale."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -99,9 +85,7 @@ def _kind(value: Any) -> str:
 
 
 # a table is checked as a range alone, so that its error does not mention lists
-SearchValues = Annotated[
-    Annotated[Range, Tag("[range]")] | Annotated[list[Any], Tag("[list]")], Discriminator(_kind)
-]
+SearchValues = Annotated[Annotated[Range, Tag("[range]")] | Annotated[list[Any], Tag("[list]")], Discriminator(_kind)]
 
 
 class SweepFile(Block):
@@ -125,11 +109,12 @@ class SweepFile(Block):
         return (*first, *further)
 
 
-def _flatten(table: Mapping[str, Any], is_value: Callable[[Mapping[str, Any]], bool]) -> dict[str, Any]:
+def _flatten(table: Mapping[str, Any], keys_of_values: Collection[str]) -> dict[str, Any]:
+    """One level of dotted keys; a table with one of these keys is a value itself."""
     flattened: dict[str, Any] = {}
     for key, value in table.items():
-        if isinstance(value, Mapping) and not is_value(value):
-            flattened |= {f"{key}.{inner}": item for inner, item in _flatten(value, is_value).items()}
+        if isinstance(value, Mapping) and not value.keys() & set(keys_of_values):
+            flattened |= {f"{key}.{inner}": item for inner, item in _flatten(value, keys_of_values).items()}
         else:
             flattened[key] = value
     return flattened
@@ -148,22 +133,17 @@ def read_sweep(path: Path) -> SweepFile:
         raise SettingsError(f"sweep file {path}: {problems}") from None
     if not all(block.sources for block in sweep.blocks):
         raise SettingsError(f'sweep file {path} names no settings; give one, such as settings = "smoke"')
-    _check_values(path, sweep)
-    return sweep
-
-
-def _check_values(path: Path, sweep: SweepFile) -> None:
     lists = [(f"vary.{key}", values) for block in sweep.blocks for key, values in block.vary.items()]
     for name, values in [*lists, *((f"search.{key}", values) for key, values in sweep.search.items())]:
         if values == []:
             raise SettingsError(f"sweep file {path}: {name} is an empty list; give at least one value")
-
     for key in SEARCH_KEYS:
         if key in sweep.model_fields_set and not sweep.search:  # it would have no effect
             raise SettingsError(
                 f"sweep file {path}: {key} is for 'endocil tune', and there is no [search] table to tune by; "
                 f"give one, or leave {key} out"
             )
+    return sweep
 
 
 def _validation_message(error: Any) -> str:
@@ -189,32 +169,27 @@ class PlannedRun:
     @cached_property
     def name(self) -> str:
         """Readable, and unique by a digest of all settings that decide the result."""
-        method = self.settings.method.name.rpartition(":")[2]
-        own = {"seed", "method.name"}
-        extras = [
-            f"{key.rpartition('.')[2]}-{written(value, '-')}"
-            for key, value in dict(self.varied).items()
-            if key not in own
-        ]
-        parts = [self.source, method, *extras, f"seed{self.settings.seed}"]
+        parts = [self.source, self.settings.method.name.rpartition(":")[2]]
+        for key, value in dict(self.varied).items():
+            if key not in ("seed", "method.name"):  # which the name has anyway
+                parts.append(f"{key.rpartition('.')[2]}-{format_value(value, '-')}")
+        parts.append(f"seed{self.settings.seed}")
         return "-".join([*map(_file_name_part, parts)])[:100] + f"-{self.digest}"
 
     @cached_property
     def digest(self) -> str:
-        return _digest(result_settings(self.settings))
+        return digest_of(result_settings(self.settings))
 
     @property
     def candidate_key(self) -> str:
         """The same for runs that differ in the seed alone."""
-        return _digest({key: value for key, value in result_settings(self.settings).items() if key != "seed"})
+        return digest_of({key: value for key, value in result_settings(self.settings).items() if key != "seed"})
 
     @property
     def first_task_key(self) -> str:
         """The same for runs that may share a first task."""
         values = result_settings(self.settings)
-        return _digest(
-            {key: value for key, value in values.items() if not key.startswith(("method.", "memory."))}
-        )
+        return digest_of({key: value for key, value in values.items() if not key.startswith(("method.", "memory."))})
 
 
 def result_settings(settings: Settings) -> dict[str, Any]:
@@ -222,12 +197,8 @@ def result_settings(settings: Settings) -> dict[str, Any]:
     for a method that keeps no exemplars. Paths count whole: two folders of one name are two data sets here."""
     values = settings.model_dump(mode="json", exclude_none=True)
     left_out = ("run.",) if method_class(settings.method.name).replay else ("run.", "memory.")
-    decisive = {key: value for key, value in flat(values).items() if not key.startswith(left_out)}
+    decisive = {key: value for key, value in flatten(values).items() if not key.startswith(left_out)}
     return decisive | {"run.evaluate": evaluated_part(values)}
-
-
-def _digest(values: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(values, sort_keys=True, default=str).encode()).hexdigest()[:8]
 
 
 def _file_name_part(text: str) -> str:
@@ -235,10 +206,7 @@ def _file_name_part(text: str) -> str:
 
 
 def plan(
-    file: SweepFile,
-    here: Path,
-    overrides: Sequence[str] = (),
-    points: Sequence[Mapping[str, Any]] = ({},),
+    file: SweepFile, here: Path, overrides: Sequence[str] = (), points: Sequence[Mapping[str, Any]] = ({},)
 ) -> list[PlannedRun]:
     """The runs of a sweep file that lies in the folder `here`, each experiment once; `overrides` hold for all.
 
@@ -246,17 +214,32 @@ def plan(
     runs: dict[str, PlannedRun] = {}
     sources = [source for block in file.blocks for source in block.sources]
     names = distinct_names({source: (*Path(source).parent.parts, Path(source).stem) for source in sources})
+    searched = [[one for key, value in point.items() for one in assignments(key, value)] for point in points]
     for block in file.blocks:
-        for source, varied in itertools.product(block.sources, _combinations(block, points)):
-            common = [one for key, value in block.set.items() for one in assignments(key, value)]
+        common = [one for key, value in block.set.items() for one in assignments(key, value)]
+        choices = [[assignments(key, value) for value in values] for key, values in block.vary.items()]
+        combinations = [(*itertools.chain(*c), *point) for point in searched for c in itertools.product(*choices)]
+        for source, varied in itertools.product(block.sources, combinations):
             changes = [override(key, value) for key, value in (*common, *varied)]
             located = source if source in presets() else str(here / source)
-            settings = load_settings(located, [*changes, *overrides])
+            settings = load_settings(located, [*changes, *overrides]).trusted()
             threads_chosen = settings.run.threads is not None
-            settings = settings if threads_chosen else load_settings(settings, ["run.threads=1"])
+            if not threads_chosen:
+                settings = with_run_settings(settings, threads=1)
             one = PlannedRun(names[source], complete(settings), varied, threads_chosen)
             runs.setdefault(one.digest, one)
-    return list(_interleaved(runs.values()))
+    # the first run of each first task, then the second of each, and so on: runs that begin together seldom wait for the
+    # same first task
+    turns = itertools.zip_longest(*runs_by(runs.values(), lambda one: one.first_task_key))
+    return [one for turn in turns for one in turn if one is not None]
+
+
+def runs_by(runs: Iterable[PlannedRun], key: Callable[[PlannedRun], str]) -> list[list[PlannedRun]]:
+    """The runs with the same key together, in order of appearance."""
+    groups: dict[str, list[PlannedRun]] = defaultdict(list)
+    for one in runs:
+        groups[key(one)].append(one)
+    return list(groups.values())
 
 
 def distinct_names(parts: Mapping[K, Sequence[str]]) -> dict[K, str]:
@@ -264,9 +247,7 @@ def distinct_names(parts: Mapping[K, Sequence[str]]) -> dict[K, str]:
     names = {}
     for key, path in parts.items():
         same_end = {tuple(other) for other in parts.values() if other[-1:] == path[-1:]}
-        depth = next(
-            n for n in itertools.count(1) if len({other[-n:] for other in same_end}) == len(same_end)
-        )
+        depth = next(n for n in itertools.count(1) if len({other[-n:] for other in same_end}) == len(same_end))
         names[key] = "-".join([*map(_file_name_part, path[-depth:-1]), *path[-1:]])
     return _numbered(names)
 
@@ -314,14 +295,6 @@ def _ambiguous_keys(runs: Sequence[PlannedRun]) -> list[str]:
     return sorted(key for key in values if key != "data.root" and len(shown[key]) < len(values[key]))
 
 
-def _combinations(block: Block, points: Sequence[Mapping[str, Any]]) -> Iterator[Changes]:
-    choices = [[assignments(key, value) for value in values] for key, values in block.vary.items()]
-    for point in points:
-        searched = [one for key, value in point.items() for one in assignments(key, value)]
-        for combination in itertools.product(*choices):
-            yield (*itertools.chain(*combination), *searched)
-
-
 def assignments(key: str, value: Any) -> Changes:
     """One entry as settings: a table sets several keys of its section, a text names the component of its section."""
     if isinstance(value, Mapping):
@@ -336,13 +309,3 @@ def assignments(key: str, value: Any) -> Changes:
 def override(key: str, value: Any) -> str:
     """As `--set` takes it."""
     return f"{key}={tomli_w.dumps({'value': value}).removeprefix('value = ').strip()}"
-
-
-def _interleaved(runs: Iterable[PlannedRun]) -> Iterator[PlannedRun]:
-    """The first run of each first task, then the second of each, and so on: runs that begin together seldom wait for
-    the same first task."""
-    by_first_task: dict[str, list[PlannedRun]] = defaultdict(list)
-    for one in runs:
-        by_first_task[one.first_task_key].append(one)
-    for turn in itertools.zip_longest(*by_first_task.values()):
-        yield from (one for one in turn if one is not None)

@@ -9,11 +9,11 @@ from typing import Any
 
 from endocil.errors import SettingsError
 from endocil.methods import method_class
+from endocil.model.predictions import HEADS
 from endocil.runs.records import RunRecord
-from endocil.runs.sweep.plan import PlannedRun, Range, SweepFile
+from endocil.runs.sweep.plan import PlannedRun, Range, SweepFile, runs_by
 from endocil.settings.settings import Settings, load_settings
 
-HEADS = ("softmax", "nearest_mean")
 METRIC_NAMES = ("acc_last", "f1_last", "acc_avg", "f1_avg", "af", "forgetting_max", "balanced_last")
 LOWER_IS_BETTER = ("af", "forgetting_max")
 Point = dict[str, Any]
@@ -25,37 +25,29 @@ def points(file: SweepFile) -> list[Point]:
         raise SettingsError("there is nothing to search: give the sweep file a [search] table (docs/run.md)")
     ranges = [key for key, values in file.search.items() if isinstance(values, Range)]
     if file.samples is None and ranges:
-        raise SettingsError(
-            f"search.{ranges[0]} is a range: say how many points to draw, such as samples = 20"
-        )
+        raise SettingsError(f"search.{ranges[0]} is a range: say how many points to draw, such as samples = 20")
     if file.samples is None:
         lists = [values for values in file.search.values() if isinstance(values, list)]
         return [dict(zip(file.search, chosen, strict=True)) for chosen in itertools.product(*lists)]
     generator = random.Random(file.sampling_seed)
-    return [
-        {key: _draw(values, generator) for key, values in file.search.items()} for _ in range(file.samples)
-    ]
+    return [{key: _draw(values, generator) for key, values in file.search.items()} for _ in range(file.samples)]
 
 
 def _draw(values: Range | list[Any], generator: random.Random) -> Any:
     if isinstance(values, list):
         return generator.choice(values)
     low, high = values.low, values.high
-    if isinstance(low, int) and isinstance(high, int):
-        return _draw_integer(low, high, values.log, generator)
-    number = _draw_log_uniform(low, high, generator) if values.log else generator.uniform(low, high)
-    return min(max(float(f"{number:.4g}"), float(low)), float(high))  # rounding may have stepped over an end
-
-
-def _draw_integer(low: int, high: int, log: bool, generator: random.Random) -> int:
-    if not log:
-        return generator.randint(low, high)
-    # half a number beyond the ends, because rounding would otherwise reach them half as often as the others
-    return min(max(round(_draw_log_uniform(low - 0.5, high + 0.5, generator)), low), high)
-
-
-def _draw_log_uniform(low: float, high: float, generator: random.Random) -> float:
-    return math.exp(generator.uniform(math.log(low), math.log(high)))
+    whole = isinstance(low, int) and isinstance(high, int)
+    if whole and not values.log:
+        return generator.randint(int(low), int(high))
+    if values.log:
+        # half a number beyond the ends, because rounding would otherwise reach them half as often as the others
+        beyond = 0.5 if whole else 0.0
+        number = math.exp(generator.uniform(math.log(low - beyond), math.log(high + beyond)))
+    else:
+        number = generator.uniform(low, high)
+    # rounding may have stepped over an end
+    return min(max(round(number), low), high) if whole else min(max(float(f"{number:.4g}"), float(low)), float(high))
 
 
 def split_metric(name: str) -> tuple[str, str]:
@@ -66,29 +58,23 @@ def split_metric(name: str) -> tuple[str, str]:
     return head, metric
 
 
-def check_validation(runs: Sequence[PlannedRun]) -> None:
-    for one in runs:
-        chosen = one.settings.scenario
-        if not chosen.validation and chosen.split is None:
+def check_runs_to_tune(runs: Sequence[PlannedRun], name: str) -> None:
+    """Validation images, one settings file, and a metric that every method has: nearest means need exemplars."""
+    head, metric = split_metric(name)
+    for settings in (one.settings for one in runs):
+        if not settings.scenario.validation and settings.scenario.split is None:
             raise SettingsError(
-                "tuning needs validation images, which no result is reported on: set scenario.validation to a share "
+                "tuning needs validation images: the test images must not decide; set scenario.validation to a share "
                 "of the training images, such as 0.2, under [set] or by --set"
             )
-    if len({one.source for one in runs}) > 1:
-        raise SettingsError(
-            "tuning finds one settings file: name one under settings, and tune each data set alone"
-        )
-
-
-def check_metric_has_value(runs: Sequence[PlannedRun], name: str) -> None:
-    """The nearest-mean head needs exemplars."""
-    head, metric = split_metric(name)
-    for method in (one.settings.method.name for one in runs):
+        method = settings.method.name
         if head == "nearest_mean" and not method_class(method).replay:
             raise SettingsError(
                 f"metric '{name}' needs exemplars, and the method '{method}' keeps none; "
                 f'set metric = "softmax.{metric}" or leave the method out'
             )
+    if len({one.source for one in runs}) > 1:
+        raise SettingsError("tuning finds one settings file: name one under settings, and tune each data set alone")
 
 
 @dataclass(frozen=True)
@@ -111,16 +97,11 @@ class Candidate:
         return load_settings({**values, "run": run})
 
 
-def rank_candidates(
-    runs: Sequence[PlannedRun], records: Mapping[str, RunRecord], name: str
-) -> list[Candidate]:
+def rank_candidates(runs: Sequence[PlannedRun], records: Mapping[str, RunRecord], name: str) -> list[Candidate]:
     """Best first by the mean over seeds; candidates with a run that is missing come last. `records` by digest."""
     head, metric = split_metric(name)
-    by_settings: dict[str, list[PlannedRun]] = {}
-    for one in runs:
-        by_settings.setdefault(one.candidate_key, []).append(one)
     candidates = []
-    for seeds in by_settings.values():
+    for seeds in runs_by(runs, lambda one: one.candidate_key):
         finished = [records[one.digest] for one in seeds if one.digest in records]
         candidates.append(Candidate(seeds, [(one.metrics[head] or {}).get(metric) for one in finished]))
     sign = 1.0 if metric in LOWER_IS_BETTER else -1.0

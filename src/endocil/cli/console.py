@@ -1,0 +1,93 @@
+"""What several commands share: arguments, the console, and how an error ends a command."""
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+
+import typer
+
+from endocil.errors import SettingsError
+from endocil.io.launcher import is_rank_zero
+from endocil.io.terminal import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Source = Annotated[
+    str, typer.Argument(metavar="NAME_OR_FILE", help="A preset (smoke, demo, hyper-kvasir, ...) or a TOML file.")
+]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, e.g. train.epochs=10.")
+]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="Folder of the run; must be new or empty.")]
+Devices = Annotated[int, typer.Option(min=1, help="Processes on this machine, one per device.")]
+Nodes = Annotated[int, typer.Option(min=1, help="Machines, each with this number of devices (see docs/run.md).")]
+Trust = Annotated[
+    bool, typer.Option("--trust", help="Allow the run or model to import code of other packages that it names.")
+]
+Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")]
+Head = Annotated[Literal["softmax", "nearest_mean"], typer.Option(help="softmax or nearest_mean.")]
+Against = Annotated[
+    str | None, typer.Option(metavar="LABEL", help="The method to compare with; by default that of the first run.")
+]
+Ledger = Annotated[Path, typer.Option("--ledger", help="Folder of the ledger.")]
+
+
+def fail(message: str, status: int = 1) -> NoReturn:
+    """One line on standard error, and a non-zero exit."""
+    prefix = "endocil" if is_rank_zero() else f"endocil, process {os.getpid()}"
+    print(f"{prefix}: {printable(' '.join(message.split()))}", file=sys.stderr)
+    raise SystemExit(status)
+
+
+def console(*, always: bool = False) -> "Console":
+    """Of several processes that learn together, one prints. `always`: a sweep is one process, and prints even where a
+    launcher's variables make it look like one of many."""
+    from rich.console import Console
+
+    return Console(quiet=not (always or is_rank_zero()))
+
+
+def say(text: str, *, always: bool = False) -> None:
+    """Print text unchanged: no colours, no wrapping that would break a path, no control characters."""
+    text = "\n".join(map(printable, text.split("\n")))
+    console(always=always).print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def resumable(folder: Path) -> Iterator[None]:
+    """Ctrl-C leaves a run that can be resumed, and shows how."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if not is_rank_zero():
+            raise SystemExit(0) from None  # the process that prints ends the run
+        if (folder / "settings.toml").exists():
+            fail(f"stopped; nothing up to the last checkpoint is lost. Continue with: endocil resume {folder}", 130)
+        fail("stopped before the run began; nothing was written", 130)
+
+
+def refuse_overwriting(output: Path, inputs: Iterable[Path]) -> None:
+    """A command never overwrites a file that it reads."""
+    if output.is_dir():
+        raise SettingsError(f"{output} is a folder; expected the name of a file")
+    if output.exists() and any(path.exists() and os.path.samefile(output, path) for path in inputs):
+        raise SettingsError(f"{output} is read by this command; choose another file")
+
+
+def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> str:
+    """Columns as wide as they need to be. `numbers`: all but the first and the last are aligned to the right."""
+    last = len(rows[0]) - 1
+    widths = [max(len(row[column]) for row in rows) for column in range(last)] + [0]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.rjust(width) if numbers and 0 < column < last else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return "\n".join(lines)

@@ -1,0 +1,105 @@
+"""What the methods for frozen features share: they train nothing and learn from sums over the images of each class.
+
+The sums are kept in `statistics`, in float64; images are not kept. So classes may come back with more images, no order
+of tasks changes the result, and images that are at hand again can be subtracted.
+"""
+
+import hashlib
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from endocil.data.batches import ImageSet
+from endocil.data.scenario import Task
+from endocil.errors import EndocilError
+from endocil.io.files import LARGEST
+from endocil.methods.base import Method, Phase, TaskData
+
+LEARNED = "learned"  # (n, 8) uint8: what tells whether an image with its class is in the sums
+COUNTS = "counts"  # (n_seen,) float64: images of each class
+LARGEST_STATISTICS = LARGEST * 9 // 10  # of a model file; the rest is for the network and kept images
+
+
+class FrozenMethod(Method):
+    """No phase; `consolidate` adds the new images to the sums and computes the classifier from them."""
+
+    learns_known_classes = True
+
+    @property
+    def frozen(self) -> bool:
+        return True  # whatever network.freeze says: nothing here trains the backbone
+
+    def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
+        return ()
+
+    def consolidate(self, task: Task, data: TaskData) -> None:
+        if data.features is None:
+            raise EndocilError(f"{type(self).__name__} learns from features, and none were given")
+        features, labels = data.features(data.new).double(), data.new.labels
+        self.choose(task, features, labels)
+        self.add(features, labels, task.n_seen)
+        known = self.statistics.get(LEARNED, torch.zeros(0, 8, dtype=torch.uint8))
+        self.statistics[LEARNED] = torch.cat([known.cpu(), learned_keys(data.new)])
+        self.solve()
+
+    def subtract(self, images: ImageSet, features: Tensor) -> Tensor:
+        """Take images out of the sums, those of them that were learned: a mask (n,) of these images."""
+        left = [bytes(row.tolist()) for row in self.statistics[LEARNED].cpu()]
+        found = []
+        for key in (bytes(row.tolist()) for row in learned_keys(images)):
+            found.append(key in left)
+            if found[-1]:
+                left.remove(key)
+        mask = torch.tensor(found, dtype=torch.bool)
+        if bool(mask.any()):
+            n = len(self.statistics[COUNTS])
+            self.add(features[mask].double(), images.labels[mask], n, sign=-1.0)
+            rows = torch.tensor([list(key) for key in left], dtype=torch.uint8)
+            self.statistics[LEARNED] = rows.reshape(-1, 8)
+            self.solve()
+        return mask
+
+    def choose(self, task: Task, features: Tensor, labels: Tensor) -> None:
+        """Choose what is chosen by held-back images, before the new images are in the sums."""
+
+    def add(self, features: Tensor, labels: Tensor, n: int, sign: float = 1.0) -> None:
+        """Add images of the first n classes to the sums, or subtract them: features are (m, d) float64."""
+        counts = self.grown_statistic(COUNTS, n)
+        self.statistics[COUNTS] = counts + sign * torch.bincount(labels, minlength=n)
+
+    @abstractmethod
+    def solve(self) -> None:
+        """The classifier, from the sums alone."""
+
+    def grown_statistic(self, name: str, n: int, *shape: int) -> Tensor:
+        """A sum for each of n classes, with zeros for those that are new: (n, *shape) float64."""
+        grown = torch.zeros(n, *shape, dtype=torch.float64)
+        if name in self.statistics:
+            grown[: len(self.statistics[name])] = self.statistics[name].cpu()
+        return grown
+
+    def set_classifier(self, weight: Tensor, bias: Tensor | None = None) -> None:
+        """Rows (n_seen, d) and biases of the classifier; without biases these are 0."""
+        with torch.no_grad():
+            self.classifier.weight.copy_(weight)
+            self.classifier.bias.copy_(torch.zeros(len(weight)) if bias is None else bias)
+
+
+def learned_keys(images: ImageSet) -> Tensor:
+    """(n, 8) uint8: a digest of the pixels of each image and of its label."""
+    keys = [
+        list(hashlib.blake2b(digest + label.to_bytes(8, "little"), digest_size=8).digest())
+        for digest, label in zip(images.pixel_digests(), images.labels.tolist(), strict=True)
+    ]
+    return torch.tensor(keys, dtype=torch.uint8).reshape(-1, 8)
+
+
+def refuse_large_statistics(n_bytes: int, way_out: str) -> list[str]:
+    """A problem where the sums do not fit a model file."""
+    if n_bytes <= LARGEST_STATISTICS:
+        return []
+    return [
+        f"the sums that the method keeps would take {n_bytes / 1e9:,.1f} GB, and a model file holds at most "
+        f"{LARGEST_STATISTICS / 1e9:,.1f} GB of them; {way_out}"
+    ]

@@ -1,0 +1,187 @@
+"""The ledger's methods side by side, as in the paper's main table: only runs of one scale, split by image.
+
+A scale is what makes any method better: image size, network, training and the number of exemplars. What the ledger
+has at several scales gives several comparisons, the one with the most experiments first.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from endocil.io.text_tables import DASH, TIE, Cell, Column, Table, spread
+from endocil.metrics.metrics import TABLE_METRICS
+from endocil.metrics.statistics import paired_t_p
+from endocil.reports.comparisons import SIGNIFICANT
+from endocil.reports.ledger import Entry
+from endocil.reports.ledger_tables import MEMORY_SIZES, Entries, shared_budget
+from endocil.reports.tables import LOWER_IS_BETTER, METHOD, TITLES, metric_cells
+from endocil.runs.experiments import differing, format_value, groups, identity, split_description, split_title
+
+HEAD = "softmax"
+OF_A_SCALE = ("data.size", "network.", "train.", *MEMORY_SIZES)
+STEM = "7x7"  # the usual one, which need not be named
+FEWEST = 2  # methods that learn task by task: fewer are no comparison
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """The experiments on one data set, with the same images and tasks."""
+
+    title: str
+    methods: tuple[Entries, ...]
+
+    @property
+    def learners(self) -> list[Entries]:
+        """Those that learn task by task, the highest Acc_last first."""
+        return sorted((one for one in self.methods if one.incremental), key=lambda one: -_mean(one, "acc_last"))
+
+    def method(self, label: str) -> Entries | None:
+        return next((one for one in self.methods if one.label == label), None)
+
+    def best(self, metric: str) -> Entries:
+        lower = metric in LOWER_IS_BETTER
+        return min(self.learners, key=lambda one: _mean(one, metric) * (1 if lower else -1))
+
+    def ties(self, metric: str) -> list[Entries]:
+        """Those whose difference from the best is not significant over the seeds that both have."""
+        best = self.best(metric)
+        others = [one for one in self.learners if one is not best]
+        return [one for one in others if not significant(differences(best, one, metric))]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All data sets at one scale."""
+
+    scale: str
+    data_sets: tuple[DataSet, ...]
+
+    def table(self) -> Table:
+        """A row for each method, five columns for each data set; the number of seeds where it differs."""
+        columns = [METHOD]
+        by_method: dict[str, list[Cell]] = {label: [] for label in self._labels()}
+        ties = set[tuple[int, int]]()
+        for data in self.data_sets:
+            numbers = {len(one.seeds) for one in data.methods}
+            if len(numbers) > 1:
+                columns.append(Column(f"{data.title} seeds", f"{data.title} seeds", True))
+            heads = [_column(data.title, metric) for metric in TABLE_METRICS]
+            tied = {metric: {one.label for one in data.ties(metric)} for metric in TABLE_METRICS}
+            for row, (label, cells) in enumerate(by_method.items()):
+                own = data.method(label)
+                cells += [] if len(numbers) == 1 else [None if own is None else len(own.seeds)]
+                ties |= {(row, len(columns) + j) for j, metric in enumerate(TABLE_METRICS) if label in tied[metric]}
+                cells += (None,) * len(heads) if own is None else metric_cells(own, HEAD)
+            columns += heads
+        rows = tuple((label, *cells) for label, cells in by_method.items())
+        upper = {one.label for data in self.data_sets for one in data.methods if not one.incremental}
+        rankings = tuple(None if label in upper else "" for label in by_method)
+        return Table(self.scale, tuple(columns), rows, rankings, ties=frozenset(ties))
+
+    def _labels(self) -> list[str]:
+        """Methods without exemplars first, upper bounds last, as in the tables of the ledger."""
+        every = [one for data in self.data_sets for one in data.methods]
+        keys = {one.label: (not one.incremental, bool(one.first.exemplars), one.label.lower()) for one in every}
+        return sorted(keys, key=keys.__getitem__)
+
+    def seeds(self) -> str:
+        """How many seeds each data set has, where all its methods have as many: "3 seeds on A; 5 seeds on B"."""
+        by_number: dict[int, list[str]] = {}
+        for data in self.data_sets:
+            numbers = {len(one.seeds) for one in data.methods}
+            if len(numbers) == 1:
+                by_number.setdefault(numbers.pop(), []).append(data.title)
+        return "; ".join(f"{n} {'seed' if n == 1 else 'seeds'} on {', '.join(names)}" for n, names in by_number.items())
+
+
+def _column(data: str, metric: str) -> Column:
+    best = "min" if metric in LOWER_IS_BETTER else "max"
+    return Column(f"{data} {metric}", f"{data} {TITLES[metric]}", True, best)
+
+
+def _mean(group: Entries, metric: str) -> float:
+    value = spread(entry.metrics[HEAD][metric] for entry in group.results)
+    return float("nan") if value is None else value.mean
+
+
+def differences(one: Entries, other: Entries, metric: str = "acc_last") -> list[float]:
+    """The first minus the second for each seed that both have."""
+    by_seed = {entry.settings["seed"]: entry.metrics[HEAD][metric] for entry in other.results}
+    shared = [entry for entry in one.results if entry.settings["seed"] in by_seed]
+    return [entry.metrics[HEAD][metric] - by_seed[entry.settings["seed"]] for entry in shared]
+
+
+def significant(differences: Sequence[float]) -> bool:
+    """By the paired t test; one seed is never enough."""
+    return paired_t_p(differences) < SIGNIFICANT
+
+
+def comparisons(entries: Sequence[Entry], *, by_image: bool = True) -> list[Comparison]:
+    """Of these runs (with the default options of their methods) those split by image, scale by scale; or those split
+    otherwise."""
+    by_scale: dict[str, list[Entry]] = {}
+    for entry in entries:
+        if (split_description(entry.settings) == "by image") == by_image:
+            by_scale.setdefault(_key(_scale(entry.settings)), []).append(entry)
+    found = [Comparison(_title(members[0].settings), _data_sets(members)) for members in by_scale.values()]
+    found = [one for one in found if one.data_sets]
+    return sorted(found, key=lambda one: (-sum(len(data.methods) for data in one.data_sets), one.scale))
+
+
+def _scale(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in identity(settings).items() if key.startswith(OF_A_SCALE)}
+
+
+def _key(values: Mapping[str, Any]) -> str:
+    return json.dumps(values, sort_keys=True, default=str)
+
+
+def _title(settings: Mapping[str, Any]) -> str:
+    memory = settings.get("memory", {})
+    exemplars = f"{memory['total']} exemplars in all" if memory.get("total") else None
+    exemplars = exemplars or f"{memory['per_class']} exemplars per class"
+    stem = settings.get("network", {}).get("stem", STEM)
+    return ", ".join([shared_budget(settings), exemplars, *([] if stem == STEM else [f"stem {stem}"])])
+
+
+def _data_sets(entries: Sequence[Entry]) -> tuple[DataSet, ...]:
+    """By title. Two variants of one data set, such as with and without a class, are named by their difference."""
+    variants: dict[str, list[Entry]] = {}
+    for entry in entries:
+        variants.setdefault(_key(_images(entry.settings)), []).append(entry)
+    by_title: dict[str, list[list[Entry]]] = {}
+    for members in variants.values():
+        by_title.setdefault(split_title(members[0].settings), []).append(members)
+    found = []
+    for title, namesakes in sorted(by_title.items()):
+        settings = [_images(members[0].settings) for members in namesakes]
+        keys = sorted(differing(settings))
+        for members, own in zip(namesakes, settings, strict=True):
+            suffix = ", ".join(f"{key.partition('.')[2]}={format_value(own.get(key)) or 'none'}" for key in keys)
+            data = DataSet(f"{title} ({suffix})" if suffix else title, tuple(groups(members)))
+            found += [data] if len(data.learners) >= FEWEST else []
+    return tuple(found)
+
+
+def _images(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """What determines images and tasks."""
+    own = ("seed", "method.", "memory.", *OF_A_SCALE)
+    return {key: value for key, value in identity(settings).items() if not key.startswith(own)}
+
+
+def side_by_side_text(found: Sequence[Comparison]) -> str:
+    """Every comparison as Markdown, and what its marks mean."""
+    if not found:
+        return f"The ledger has no data set with {FEWEST} methods, split by image.\n"
+    parts = []
+    for one in found:
+        seeds = f" ({one.seeds()})" if one.seeds() else ""
+        parts.append(f"**{one.scale}{seeds}**\n\n{one.table().markdown()}")
+    return "\n".join(parts) + (
+        f"\nMean ± sample standard deviation over seeds, in percent, softmax head. Bold is the best mean of a column, "
+        f"underlined the second. {TIE} means that the difference from the best is not significant (paired t test over "
+        f"the seeds that both have, p ≥ {SIGNIFICANT}, not corrected for the number of methods), or that fewer than "
+        f"two seeds are shared. JointTrain learns all classes at once and is not ranked. {DASH} means not run, or not "
+        f"defined for one task.\n"
+    )
