@@ -6,7 +6,7 @@ import sys
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -22,12 +22,7 @@ class Done(NamedTuple):
 def endocil(*arguments: object, cwd: Path | None = None) -> Done:
     """The command in this process: to start one for each takes longer than what it does."""
     out, err = StringIO(), StringIO()
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        redirect_stdout(out),
-        redirect_stderr(err),
-        chdir(cwd or Path.cwd()),
-    ):
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err), chdir(cwd or Path.cwd()):
         patch.setattr(sys, "argv", ["endocil", *map(str, arguments)])
         patch.setattr(sys, "path", [*sys.path])
         with pytest.raises(SystemExit) as ended:
@@ -46,6 +41,6 @@ def stoppable() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def start(*arguments: object, **options: object) -> subprocess.Popen[str]:
+def start(*arguments: object, **options: Any) -> subprocess.Popen[str]:
     """The command in a process that Ctrl-C stops, still running."""
     return subprocess.Popen(command(*arguments), text=True, preexec_fn=stoppable, **options)

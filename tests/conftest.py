@@ -1,12 +1,15 @@
 """Fixtures that every room's tests share."""
 
 import os
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from life import Lives
+from made_runs import metrics_of, settings_of, write_run
 from pictures import make_images
 from tiny_runs import tiny
 
@@ -14,9 +17,10 @@ from endocil.data.cache import Images
 from endocil.model.file import ModelFile, read_model_file
 from endocil.model.manifest import Terms
 from endocil.model.model import Model
-from endocil.reports.model_results import results_of
+from endocil.reports.comparisons import results_of
 from endocil.runs.records import read_run
 from endocil.runs.run import run
+from endocil.runs.sweep.executors import Job
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -57,9 +61,9 @@ def tiny_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tiny_bundle(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its bundle, with exemplars, held-out images and calibration; read only."""
-    path = tmp_path_factory.mktemp("bundle") / "model.endocil"
+def tiny_model(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its model, with exemplars, held-out images and calibration; read only."""
+    path = tmp_path_factory.mktemp("model") / "model.endocil"
     model = Model.load(tiny_run)
     terms = Terms(licence="CC BY 4.0", consent="given")
     model.pack(metrics=results_of(read_run(tiny_run)), terms=terms)
@@ -68,5 +72,42 @@ def tiny_bundle(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 @pytest.fixture
-def tiny_content(tiny_bundle: Path) -> ModelFile:
-    return read_model_file(tiny_bundle)
+def tiny_content(tiny_model: Path) -> ModelFile:
+    return read_model_file(tiny_model)
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Callable[..., Path]:
+    """make_run("endocil", seed=1, memory__select="mean") -> the folder of such a run."""
+    made = 0
+
+    def make(method: str, seed: int = 0, *, metrics: Mapping[str, Any] | None = None, **changes: Any) -> Path:
+        nonlocal made
+        made += 1
+        folder = tmp_path / "runs" / f"{made:02}-{method.rpartition(':')[2]}"
+        return write_run(folder, settings_of(method, seed, **changes), metrics)
+
+    return make
+
+
+@pytest.fixture
+def make_settings() -> Callable[..., dict[str, Any]]:
+    return settings_of
+
+
+@pytest.fixture
+def make_metrics() -> Callable[..., dict[str, Any]]:
+    return metrics_of
+
+
+@pytest.fixture
+def _runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runs of a sweep in this process, one after another: for tests of what becomes of their results."""
+    alone = threading.Lock()
+
+    def attempt(job: Job, number: int, stopped: Callable[[], bool]) -> int:
+        with alone:
+            run(job.settings, job.folder)
+        return 0
+
+    monkeypatch.setattr("endocil.runs.sweep.executors._attempt", attempt)

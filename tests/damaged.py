@@ -21,7 +21,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +78,7 @@ def png(width: int, height: int, data: bytes) -> bytes:
     """An 8-bit RGB PNG that claims to be of this size."""
 
     def chunk(name: bytes, content: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-        )
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", data) + chunk(b"IEND", b"")
@@ -174,20 +172,15 @@ def archives() -> dict[str, bytes]:
 
 
 OUTSIDE = (
-    "../evil.png",
-    "../../evil.png",
-    "a/../../evil.png",
-    "/OUTER/evil.png",
-    "..\\evil.png",
-    "C:\\evil.png",
-)
-OUTSIDE += ("./../evil.png", "a/b/../../../evil.png", "\\OUTER\\evil.png", "..", "/", "//evil/evil.png")
+    "../evil.png", "../../evil.png", "a/../../evil.png", "/OUTER/evil.png", "..\\evil.png", "C:\\evil.png",
+    "./../evil.png", "a/b/../../../evil.png", "\\OUTER\\evil.png", "..", "/", "//evil/evil.png",
+)  # fmt: skip
 
 
 @cache
 def hostile_archives(outer: Path) -> dict[str, bytes]:
     """Names that lead out, links, and archives that are larger than they look."""
-    found = {}
+    found: dict[str, bytes] = {}
     for name in OUTSIDE:
         files = {name.replace("OUTER", str(outer).strip("/")): pictures()["png"]}
         found |= {f"zip with {name}": zipped(files), f"tar with {name}": tarred(files, "w")}
@@ -207,12 +200,7 @@ def hostile_archives(outer: Path) -> dict[str, bytes]:
     deep = zipped({"a.png": pictures()["png"]})
     for _ in range(12):
         deep = zipped({"b.zip": deep})
-    return found | {
-        "twelve zips in each other": deep,
-        "nothing": b"",
-        "zeros": bytes(3000),
-        "text": b"PK\x03\x04",
-    }
+    return found | {"twelve zips in each other": deep, "nothing": b"", "zeros": bytes(3000), "text": b"PK\x03\x04"}
 
 
 def zipped(files: dict[str, bytes]) -> bytes:
@@ -246,7 +234,7 @@ def try_images(start: int, stop: int) -> dict[str, Any]:
             kind, data = damaged(pictures(), bombs(), "image", number)
             names.append(f"{number}{SUFFIXES[number % len(SUFFIXES)]}")
             (Path(folder) / names[-1]).write_bytes(data)
-            if not results.of(number, kind, lambda data=data: decode(data, 32), UnreadableImageError):
+            if not results.of(number, kind, partial(decode, data, 32), UnreadableImageError):
                 unreadable.append(names[-1])
         n = len(names)
         table = ImageTable(tuple(names), np.zeros(n), ("a",), FileReader(Path(folder)), ("",) * n, ("",) * n)
@@ -272,12 +260,8 @@ def try_archives(start: int, stop: int) -> dict[str, Any]:
             (place / "archive").write_bytes(data)
             limits = Limits(total=20_000_000)
             target = place / "target"
-            good = results.of(
-                number,
-                kind,
-                lambda p=place, t=target, m=limits: extract(p / "archive", t, limits=m),
-                EndocilError,
-            )
+            job = partial(extract, place / "archive", target, limits=limits)
+            good = results.of(number, kind, job, EndocilError)
             left = {path.name for path in place.iterdir()}
             if left != ({"archive", "target"} if good else {"archive"}) or os.listdir(outer) != ["in"]:
                 results.failures.append(f"{number} ({kind}): files were left outside, {sorted(left)}")
@@ -300,9 +284,7 @@ class _Results:
                 self.failures.append(f"{number} ({kind}): the reason is not one line: {reason!r}")
             return False
         except BaseException as error:
-            self.failures.append(
-                f"{number} ({kind}): {type(error).__name__}: {traceback.format_exc()[-600:]}"
-            )
+            self.failures.append(f"{number} ({kind}): {type(error).__name__}: {traceback.format_exc()[-600:]}")
             return False
         self.good += 1
         return True
@@ -324,10 +306,7 @@ def dicoms() -> dict[str, bytes]:
         image = Dataset()
         image.file_meta = FileMetaDataset()
         image.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian if syntax else JPEGBaseline8Bit
-        image.SOPClassUID, image.SOPInstanceUID = (
-            "1.2.840.10008.5.1.4.1.1.77.1.1",
-            generate_uid(entropy_srcs=[name]),
-        )
+        image.SOPClassUID, image.SOPInstanceUID = ("1.2.840.10008.5.1.4.1.1.77.1.1", generate_uid(entropy_srcs=[name]))
         image.Rows, image.Columns, image.BitsAllocated, image.BitsStored, image.HighBit = 40, 56, 8, 8, 7
         image.PixelRepresentation, image.SamplesPerPixel = 0, 1
         image.PhotometricInterpretation = "MONOCHROME2"
@@ -450,9 +429,7 @@ def run(*jobs: Job) -> list[dict[str, Any]]:
     paths = os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     code = f"import damaged; damaged.serve({list(jobs)!r})"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         ended = f"{jobs}: the process ended with {done.returncode}: {done.stderr[-1500:]}"
         return [{"good": 0, "refused": 0, "failures": [ended]} for _ in jobs]

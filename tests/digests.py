@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from endocil.data.batches import ImageSet
 from endocil.metrics.metrics import summarise
-from endocil.model.predictions import HEADS, Predictions, predict
+from endocil.model.inference import predict
+from endocil.model.predictions import HEADS, Predictions
 
 FILE = Path(__file__).with_name("digests.json")
 SIZES = [14, 11, 12, 4, 13, 9]

@@ -54,13 +54,7 @@ HYPER_KVASIR = {
 }
 HYPER_KVASIR_IDS = (
     *("barretts-short-segment/ii-1.jpg", "bbps-0-1/ff-1.JPG", "cecum/aa-1.jpg", "cecum/aa-2.jpg"),
-    *(
-        "esophagitis-a/jj-1.jpg",
-        "hemorrhoids/cc-1.jpg",
-        "ileum/bb-1.jpg",
-        "polyps/dd-1.jpg",
-        "polyps/dd-2.jpg",
-    ),
+    *("esophagitis-a/jj-1.jpg", "hemorrhoids/cc-1.jpg", "ileum/bb-1.jpg", "polyps/dd-1.jpg", "polyps/dd-2.jpg"),
     *("pylorus/gg-1.jpg", "ulcerative-colitis-grade-0-1/ee-1.jpg", "z-line/hh-1.jpg"),
 )
 FIVE_FOLD = (
@@ -129,9 +123,7 @@ KVASIR_CAPSULE = {
     "Pylorus": [f"{VIDEO_A}_1125.jpg", f"{VIDEO_A}_2000.jpg"],
     "Reduced mucosal view": [f"{VIDEO_B}_70.jpg"],
 }
-KVASIR_CAPSULE_IDS = tuple(
-    sorted(f"{name}/{file}" for name, files in KVASIR_CAPSULE.items() for file in files)
-)
+KVASIR_CAPSULE_IDS = tuple(sorted(f"{name}/{file}" for name, files in KVASIR_CAPSULE.items() for file in files))
 KVASIR_CAPSULE_SPLIT = {
     "split_0": [
         f"{VIDEO_B}_10.jpg,Blood",
@@ -149,9 +141,7 @@ KVASIR_CAPSULE_SPLIT = {
 
 def write_kvasir_capsule(root: Path, *, odd_case: bool = False) -> Path:
     for folder, names in KVASIR_CAPSULE.items():
-        write(
-            root / "labelled_images", [f"{folder.title() if odd_case else folder}/{name}" for name in names]
-        )
+        write(root / "labelled_images", [f"{folder.title() if odd_case else folder}/{name}" for name in names])
     write_csv(root / "metadata.csv", ["filename;video_id;frame_number;finding_category", "x;y;1;Anatomy"])
     return root
 
@@ -255,17 +245,14 @@ def xlsx_parts(sheets: Sequence[str], strings: Sequence[str] = ()) -> dict[str, 
     """The parts of a workbook; the files of its sheets are numbered from the last one on."""
     numbers = range(len(sheets), 0, -1)
     links = "".join(
-        f'<Relationship Id="rId{n}" Type="{_OFFICE}/worksheet" Target="worksheets/sheet{n}.xml"/>'
-        for n in numbers
+        f'<Relationship Id="rId{n}" Type="{_OFFICE}/worksheet" Target="worksheets/sheet{n}.xml"/>' for n in numbers
     )
     named = "".join(f'<sheet name="Sheet{n}" sheetId="{n}" r:id="rId{n}"/>' for n in numbers)
     overrides = "".join(
         f'<Override PartName="/xl/{name}.xml" ContentType="{_TYPE}.{kind}+xml"/>'
         for name, kind in (("workbook", "sheet.main"), ("sharedStrings", "sharedStrings"))
     )
-    texts = "".join(
-        f"<si><r><t>{escape(text[:3])}</t></r><r><t>{escape(text[3:])}</t></r></si>" for text in strings
-    )
+    texts = "".join(f"<si><r><t>{escape(text[:3])}</t></r><r><t>{escape(text[3:])}</t></r></si>" for text in strings)
     return {
         "[Content_Types].xml": f'<Types xmlns="{_PACKAGE}/content-types">{overrides}</Types>',
         "xl/workbook.xml": f'<workbook {SPACE} xmlns:r="{_OFFICE}"><sheets>{named}</sheets></workbook>',
@@ -289,9 +276,7 @@ def write_xlsx(path: Path, rows: Sequence[Sequence[str | int]], *, inline: bool 
         return f'<c {place} t="s"><v>{len(strings) - 1}</v></c>'
 
     lines = [
-        f'<row r="{i}">'
-        + "".join(cell(column, i, value) for column, value in enumerate(row) if value != "")
-        + "</row>"
+        f'<row r="{i}">' + "".join(cell(column, i, value) for column, value in enumerate(row) if value != "") + "</row>"
         for i, row in enumerate(rows, start=1)
     ]
     first, second = (

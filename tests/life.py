@@ -21,16 +21,19 @@ from endocil.learning.memory import ExemplarMemory, build_selector
 from endocil.methods import METHODS, Method, build_method
 from endocil.methods.base import TaskData, shared_schedule
 from endocil.networks import build_backbone
+from endocil.registry import trust
 
 EPOCHS, QUOTA = 2, 4
+SMALLER: dict[str, dict[str, Any]] = {"ranpac": {"projected": 40}}  # options that keep a test's life short
 
 
 def new_method(
-    name: str, *, seed: int = 0, epochs: int = EPOCHS, freeze: tuple[str, ...] = (), **options: Any
+    name: str, *, seed: int = 0, epochs: int = EPOCHS, rate: float = 0.1, freeze: tuple[str, ...] = (), **options: Any
 ) -> Any:  # a Method, whose attributes depend on which one it is
     backbone, _ = build_backbone("resnet18", seed=seed, freeze=freeze, options={"width": 8})
-    schedule = shared_schedule(epochs=epochs, milestones=(1,), batch_size=8)
-    return build_method(name, backbone, options, schedule=schedule, seed=seed)
+    schedule = shared_schedule(epochs=epochs, milestones=(1,), batch_size=8, learning_rate=rate)
+    trust([name])
+    return build_method(name, backbone, SMALLER.get(name, {}) | options, schedule=schedule, seed=seed)
 
 
 class Life:
@@ -52,13 +55,13 @@ class Life:
         self.method: Any = method  # its attributes depend on which method it is
         scenario = build_scenario(images.table, increments=increments)
         self.scenario: Scenario = scenario.joined() if method.joint else scenario
-        chosen = build_selector(select or method.selects, {})
+        chosen = build_selector(select or method.default_selector, {})
         budget: dict[str, Any] = {"total": total} if total else {"per_class": QUOTA}
         size = images.pixels.shape[1]
         self.memory: Any = ExemplarMemory(**budget, select=chosen, size=size) if method.replay else None
         self.fabric = Fabric(accelerator="cpu", devices=1)
         self.journal = Journal(folder / "events.jsonl", lambda record: None)
-        method.to(memory_format=torch.channels_last)
+        method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.learner = Learner(
             method,
             self.memory,
@@ -149,11 +152,15 @@ class Lives:
         tasks = min(tasks, len(self.whole(name).scenario.tasks))
         if tasks == 0:
             return Life(self.images, folder, new_method(name))
-        shutil.copytree(self.folder / name / f"task-{tasks - 1}", folder, dirs_exist_ok=True)
-        life = Life(self.images, folder, new_method(name))
+        life = Life(self.images, self.copied(name, tasks, folder), new_method(name))
         life.take_up()
         life.method.eval()  # as learning leaves it
         return life
+
+    def copied(self, name: str, tasks: int, folder: Path) -> Path:
+        """What lies in the folder of a life that has learned so many tasks."""
+        self.whole(name)
+        return Path(shutil.copytree(self.folder / name / f"task-{tasks - 1}", folder, dirs_exist_ok=True))
 
 
 def state_of(method: Method) -> dict[str, Tensor]:
@@ -171,3 +178,5 @@ def differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
 
 
 ALL_METHODS = sorted(METHODS)
+FROZEN = [name for name in ALL_METHODS if METHODS[name].learns_known_classes]  # they train nothing
+TRAINED = [name for name in ALL_METHODS if name not in FROZEN]

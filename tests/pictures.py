@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from endocil.data.cache import Images
 from endocil.data.table import ImageTable
+from endocil.model.file import read_archive
 
 
 class NoReader:
@@ -41,7 +43,7 @@ def make_images(counts: Sequence[int], size: int = 32, seed: int = 0) -> Images:
     return Images(table, torch.from_numpy(pixels), torch.arange(len(labels)), ())
 
 
-TINY = {
+TINY: dict[str, Any] = {
     "data": {"name": "synthetic", "images": 120, "classes": 5, "size": 16, "imbalance": 3.0},
     "scenario": {"increments": [2, 2, 1]},
     "network": {"width": 8},
@@ -54,5 +56,7 @@ TINY = {
 def run_files(folder: Path) -> dict[str, bytes]:
     """What a run leaves behind that must be the same however it was interrupted."""
     kept = [*sorted(folder.glob("predictions/*.csv")), *sorted(folder.glob("memory/*.csv"))]
-    kept += [folder / name for name in ("metrics.json", "split.csv", "checkpoint.safetensors")]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in kept}
+    kept += [folder / name for name in ("metrics.json", "split.csv")]
+    model = read_archive(folder / "model.endocil")[0]
+    del model["manifest.json"]  # it names the folder
+    return {str(path.relative_to(folder)): path.read_bytes() for path in kept} | model

@@ -1,7 +1,8 @@
 """The numerical tests on other processors and with other numbers of threads: `make test-processors`.
 
 Older processors are emulated: oneDNN and ATen are held to their instructions. Ends with a table of what ran under
-which instruction set, and with status 1 if anything failed.
+which instruction set, and with status 1 if anything failed. `python tests/processors.py avx2-2 own-4` runs these ways
+alone; options go on to pytest.
 """
 
 import os
@@ -13,46 +14,41 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 NUMERICAL = (
-    "data/test_fingerprints.py",
-    "data/test_near.py",
-    "model/test_calibration.py",
-    "model/test_learning.py",
-    "model/test_predicting.py",
-    "model/test_unlike.py",
-    "datasets/test_synthetic.py",
-    "model/test_export.py",
+    "components",
     "data/test_augment.py",
+    "data/test_augment_operations.py",
     "data/test_batch.py",
     "data/test_decode.py",
+    "data/test_fingerprints.py",
+    "data/test_resize.py",
+    "data/test_near.py",
+    "datasets/test_synthetic.py",
+    "learning",
     "methods",
-    "metrics/test_intervals.py",
-    "networks/test_branches.py",
+    "metrics",
+    "model/test_calibration.py",
     "model/test_evaluation.py",
-    "learning/test_first_task.py",
-    "components/test_gradients.py",
-    "components/test_losses.py",
-    "learning/test_memory.py",
-    "metrics/test_metrics.py",
-    "networks/test_networks.py",
+    "model/test_export.py",
+    "model/test_frozen_models.py",
+    "model/test_learning.py",
+    "model/test_out_of_distribution.py",
+    "model/test_predicting.py",
+    "networks",
+    "test_digests.py",
     "test_numerics.py",
     "test_resume.py",
-    "components/test_selection.py",
-    "components/test_selection_paths.py",
-    "components/test_selection_swaps.py",
-    "learning/test_shares.py",
-    "metrics/test_statistics.py",
-    "learning/test_training.py",
 )
 SSE = {"ONEDNN_MAX_CPU_ISA": "SSE41", "ATEN_CPU_CAPABILITY": "default"}
+PATIENT = {"OMP_WAIT_POLICY": "passive"}  # a thread that waits leaves the cores alone
 AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}
-WAYS = (
-    ("SSE4.1", SSE, 1),
-    ("AVX2", AVX2, 1),
-    ("AVX2", AVX2, 2),
-    ("own", {}, 1),
-    ("own", {}, 2),
-    ("own", {}, 4),
-)
+WAYS: dict[str, tuple[dict[str, str], int]] = {  # instructions and threads
+    "sse4.1-1": (SSE, 1),
+    "avx2-1": (AVX2, 1),
+    "avx2-2": (AVX2, 2),
+    "own-1": ({}, 1),
+    "own-2": ({}, 2),
+    "own-4": ({}, 4),
+}
 
 
 def instructions(held: dict[str, str]) -> str:
@@ -65,13 +61,19 @@ def instructions(held: dict[str, str]) -> str:
 
 
 def main() -> int:
+    wanted = [word for word in sys.argv[1:] if not word.startswith("-")]
+    if unknown := set(wanted) - set(WAYS):
+        print(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(WAYS)}", file=sys.stderr)
+        return 2
+    options = [word for word in sys.argv[1:] if word.startswith("-")]
     rows, failed = [], False
-    for name, held, threads in WAYS:
+    for name in wanted or WAYS:
+        held, threads = WAYS[name]
         began = time.monotonic()
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-n", "2", "-m", "not slow", *sys.argv[1:]]
+            [sys.executable, "-m", "pytest", "-n", "2" if threads == 1 else "1", "-m", "not slow", *options]
             + [str(HERE / path) for path in NUMERICAL],
-            env={**os.environ, **held, "ENDOCIL_TEST_THREADS": str(threads)},
+            env={**os.environ, **PATIENT, **held, "ENDOCIL_TEST_THREADS": str(threads)},
             cwd=HERE.parent,
             stdout=subprocess.PIPE,
             text=True,
@@ -81,9 +83,9 @@ def main() -> int:
             failed = True
             print(done.stdout)
         kernels = f"{held.get('ONEDNN_MAX_CPU_ISA', 'all')} / {instructions(held)}"
-        rows.append(f"{name:8}{kernels:20}{threads:>7}   {summary}, {time.monotonic() - began:.0f} s")
+        rows.append(f"{name:10}{kernels:20}{threads:>7}   {summary}, {time.monotonic() - began:.0f} s")
         print(rows[-1], flush=True)
-    print(f"\n{'set':8}{'oneDNN / ATen':20}{'threads':>7}   tests", *rows, sep="\n")
+    print(f"\n{'way':10}{'oneDNN / ATen':20}{'threads':>7}   tests", *rows, sep="\n")
     return int(failed)
 
 

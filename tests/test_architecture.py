@@ -1,4 +1,4 @@
-"""The house as it is meant: every file in a room, components import torch alone, names are as announced."""
+"""The architecture as intended: every file in a subpackage, components import torch alone, names are as announced."""
 
 import ast
 import subprocess
@@ -15,17 +15,15 @@ SOURCE = Path(endocil.__file__).parent
 FILES = sorted(path for path in SOURCE.rglob("*.py") if path != SOURCE / "__init__.py")
 
 
-def room(path: Path) -> str:
+def subpackage(path: Path) -> str:
     return path.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-def test_every_file_stands_in_a_room_of_the_contract() -> None:
-    """`make check` proves by import-linter that a room imports only from those above it."""
+def test_every_file_stands_in_a_subpackage_of_the_contract() -> None:
+    """`make check` proves by import-linter that a subpackage imports only from those above it."""
     contract = (SOURCE.parents[1] / ".importlinter").read_text("utf-8")
-    rooms = [
-        line.strip().removeprefix("endocil.") for line in contract.splitlines() if "    endocil." in line
-    ]
-    assert {room(path) for path in FILES} == set(rooms)
+    subpackages = [line.strip().removeprefix("endocil.") for line in contract.splitlines() if "    endocil." in line]
+    assert {subpackage(path) for path in FILES} == set(subpackages)
     assert sum(path.parent == SOURCE for path in SOURCE.glob("*.py")) <= 4
 
 
@@ -58,9 +56,7 @@ def test_a_component_imports_torch_and_no_other_package(name: str, loaded: dict[
 
 def test_importing_endocil_imports_nothing_heavy() -> None:
     code = "import sys, endocil; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout.split()
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "numpy", "pydantic", "lightning_fabric"} & set(loaded)
 
 
@@ -74,20 +70,16 @@ def test_the_public_names_are_sorted_and_all_there() -> None:
 
 def test_names_for_type_checkers_are_the_names_at_run_time() -> None:
     tree = ast.parse((SOURCE / "__init__.py").read_text("utf-8"))
-    announced = {
-        alias.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
-    }
+    announced = {alias.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
     assert announced - {None} == set(endocil.__all__)
 
 
 def test_nothing_asks_which_method_it_is() -> None:
     for path in FILES:
-        if room(path) == "methods" or room(path) == "cli":
+        if subpackage(path) == "methods" or subpackage(path) == "cli":
             continue
         strings = {
-            node.value
-            for node in ast.walk(ast.parse(path.read_text("utf-8")))
-            if isinstance(node, ast.Constant)
+            node.value for node in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(node, ast.Constant)
         }
         assert not strings & (METHODS.keys() - {"endocil"}), path  # the package's own name is elsewhere too
 

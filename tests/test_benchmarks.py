@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -45,7 +46,8 @@ def test_training_compares_what_takes_turns(training: ModuleType) -> None:
     rows = training.rows(size, wanted)
     assert len(rows) == len(wanted)
     for what, ratio, remark in rows:
-        refused = "bf16" in what and "gives wrong numbers here" in remark  # on some processors
+        # Where 16-bit kernels are wrong now and then, they are refused before training or by the damage they do in it.
+        refused = "bf16" in what and ratio == "-"
         assert refused or float(ratio) > 0
         assert refused or "in 2 rounds" in remark
 
@@ -53,7 +55,7 @@ def test_training_compares_what_takes_turns(training: ModuleType) -> None:
 def test_ratios_are_of_images_per_second_without_the_first_round(training: ModuleType) -> None:
     now = [0.0]
 
-    def takes(*durations: float) -> training.Turn:
+    def takes(*durations: float) -> Callable[[], None]:
         left = list(durations)
 
         def turn() -> None:
@@ -95,14 +97,9 @@ def test_the_protocols_operations_are_those_of_the_network_times_the_images(
     assert growth.shared_operations([small, large]) == large.first_operations
 
 
-def test_bench_writes_a_table_with_what_is_not_installed(
-    bench: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bench_writes_a_table_with_what_is_not_installed(bench: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     row = bench.selection.Row
-    found = [
-        row(500, 30, "ours", 0.1, 0.1, 1.0, True, "10 MB extra"),
-        row(500, 30, "a peer", note="not installed"),
-    ]
+    found = [row(500, 30, "ours", 0.1, 0.1, 1.0, True, "10 MB extra"), row(500, 30, "a peer", note="not installed")]
     monkeypatch.setattr(bench.selection, "measured", lambda quick, python, rounds: iter(found))
     lines = list[str]()
     bench.write(bench.of_selection(True, None), lines.append)

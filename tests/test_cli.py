@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +18,8 @@ import tomli_w
 from commands import Done, command, endocil, start
 from pictures import TINY
 from PIL import Image
+
+from endocil import Settings, load_settings
 
 TRACEBACK = "Traceback"
 
@@ -30,7 +34,7 @@ def refused(result: Done, *words: str) -> None:
         assert word in result.stderr
 
 
-def in_a_process(*arguments: object, **options: object) -> Done:
+def in_a_process(*arguments: object, **options: Any) -> Done:
     done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=180, **options)
     return Done(done.returncode, done.stdout, done.stderr)
 
@@ -52,17 +56,13 @@ def settings(tmp_path: Path) -> Path:
     return write_settings(tmp_path / "tiny.toml", TINY)
 
 
-def write_settings(path: Path, values: dict) -> Path:
+def write_settings(path: Path, values: dict[str, Any]) -> Path:
     path.write_text(tomli_w.dumps(values))
     return path
 
 
-def own(root: Path, **scenario: object) -> dict:
-    return {
-        **TINY,
-        "data": {"name": "folder", "root": str(root), "size": 16},
-        "scenario": scenario or {"tasks": 1},
-    }
+def own(root: Path, **scenario: object) -> dict[str, Any]:
+    return {**TINY, "data": {"name": "folder", "root": str(root), "size": 16}, "scenario": scenario or {"tasks": 1}}
 
 
 def test_a_run_prints_a_table_and_leaves_everything_behind(settings: Path, tmp_path: Path) -> None:
@@ -72,9 +72,7 @@ def test_a_run_prints_a_table_and_leaves_everything_behind(settings: Path, tmp_p
     assert "kept 4 of" in done.stdout
     assert "bound" in done.stdout
     assert "left" in done.stdout
-    kept = {
-        str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*") if path.is_file()
-    }
+    kept = {str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*") if path.is_file()}
     per_task = {f"{room}/task-{t}.csv" for room in ("predictions", "memory") for t in range(3)}
     weights = {f"weights/task-{t}.safetensors" for t in range(3)} | {"features/task-0.safetensors"}
     single = {
@@ -87,20 +85,35 @@ def test_a_run_prints_a_table_and_leaves_everything_behind(settings: Path, tmp_p
         "metrics.json",
         "report.html",
     }
-    assert kept == per_task | weights | single | {
-        "checkpoint.safetensors",
-        "exemplars-3.safetensors",
-        "model.endocil",
-        ".lock",
-    }
+    assert kept == per_task | weights | single | {"model.endocil", ".lock"}
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
-    assert {"acc_last", "f1_last", "acc_avg", "f1_avg", "af", "af_printed", "forgetting_max"} <= set(
-        metrics["softmax"]
-    )
+    assert {"acc_last", "f1_last", "acc_avg", "f1_avg", "af", "af_printed", "forgetting_max"} <= set(metrics["softmax"])
     assert metrics["nearest_mean"] is not None
     again = endocil("resume", tmp_path / "run")
     assert again.returncode == 0
     assert "is finished" in again.stdout
+
+
+def test_a_command_loads_its_settings_once(settings: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources: list[object] = []
+
+    def counting(source: Any, overrides: Sequence[str] = ()) -> Settings:
+        sources.append(source)
+        return load_settings(source, overrides)
+
+    for module in ("settings.settings", "runs.run", "runs.folder", "runs.records", "runs.sweep.plan"):
+        monkeypatch.setattr(f"endocil.{module}.load_settings", counting)
+    (tmp_path / "sweep.toml").write_text(f'settings = "{settings.name}"\n')
+    for words in (
+        ("run", settings, "-o", tmp_path / "run"),
+        ("resume", tmp_path / "run"),
+        ("check", settings),
+        ("sweep", tmp_path / "sweep.toml", "-o", tmp_path / "sweep"),
+    ):
+        sources.clear()
+        done = endocil(*words)
+        assert done.returncode == 0, done.stderr
+        assert len(sources) == 1, words
 
 
 def test_what_a_run_leaves_for_evaluation_holds_no_time_host_or_path(settings: Path, tmp_path: Path) -> None:
@@ -121,9 +134,7 @@ def test_score_repeats_the_metrics_of_a_run(settings: Path, tmp_path: Path) -> N
 
 def test_help_answers_without_the_heavy_libraries(tmp_path: Path) -> None:
     code = "import sys, endocil.cli.main; print('torch' in sys.modules or 'numpy' in sys.modules)"
-    assert (
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
-    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
     for words in (
         [],
         ["run"],
@@ -143,7 +154,7 @@ def test_help_answers_without_the_heavy_libraries(tmp_path: Path) -> None:
 def test_methods_are_listed_with_their_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     shown = endocil("methods").stdout
-    for word in ("finetune", "icarl", "endocil", "joint", "beta = 0.96", "temperature = 2.0"):
+    for word in ("keys of [method]", "finetune", "icarl", "endocil", "joint", "beta = 0.96", "temperature = 2.0"):
         assert word in shown
 
 
@@ -155,7 +166,8 @@ def test_check_reports_and_runs_nothing(folder: Path, tmp_path: Path) -> None:
         "24 images in 3 classes",
         "task 1: ulcer 6+2",
         "smaller than the 7 exemplars",
-        "minutes of training",
+        "phase 'train', ",
+        " s of training at ",
         "MB of memory",
         "ready to run",
     ):
@@ -200,9 +212,7 @@ def test_what_cannot_work_is_refused_in_one_line_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_an_unreadable_image_is_refused_with_its_name_and_left_out_on_request(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_an_unreadable_image_is_refused_with_its_name_and_left_out_on_request(folder: Path, tmp_path: Path) -> None:
     (folder / "polyp" / "3.png").write_bytes(b"not a picture")
     file = write_settings(tmp_path / "own.toml", own(folder))
     refused(endocil("run", file, "-o", tmp_path / "run"), "polyp/3.png", "data.skip_unreadable")
@@ -272,9 +282,7 @@ def test_synthetic_images_can_be_written_and_learned_as_own_images(tmp_path: Pat
     refused(endocil("data", "synth", tmp_path / "data", "--images", "60"), "data")
 
 
-@pytest.mark.skipif(
-    shutil.which("git") is None, reason="environment.json names the commit where git is there"
-)
+@pytest.mark.skipif(shutil.which("git") is None, reason="environment.json names the commit where git is there")
 def test_the_environment_names_versions_and_no_machine(settings: Path, tmp_path: Path) -> None:
     assert endocil("run", settings, "-o", tmp_path / "run").returncode == 0
     recorded = json.loads((tmp_path / "run" / "environment.json").read_text())
@@ -291,9 +299,7 @@ def test_a_run_goes_into_the_ledger_once_and_its_tables_into_a_page(settings: Pa
     assert "already in the ledger" in again.stdout
     assert not (tmp_path / "again").exists()
     assert "already in the ledger" in endocil("ledger", "add", tmp_path / "run", "--ledger", ledger).stdout
-    changed = endocil(
-        "run", settings, "-o", tmp_path / "changed", "--ledger", ledger, "--set", "method.beta=0.5"
-    )
+    changed = endocil("run", settings, "-o", tmp_path / "changed", "--ledger", ledger, "--set", "method.beta=0.5")
     assert "added" in changed.stdout, changed.stderr
     assert "EndoCIL (beta=0.5)" in endocil("ledger", "table", "--ledger", ledger).stdout
     own = endocil("ledger", "table", "--ledger", ledger, "--which", "methods").stdout
@@ -322,3 +328,10 @@ def test_a_method_of_ones_own_lies_in_the_folder_one_works_in(settings: Path, tm
     done = endocil("run", settings, "-o", "run", "--set", "method.name=lying_here:Mine", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Mine" in done.stdout
+
+
+def test_a_name_that_no_model_could_hold_is_refused_before_training(folder: Path, tmp_path: Path) -> None:
+    (folder / "polyp" / "3.png").rename(folder / "polyp" / "3\r.png")
+    file = write_settings(tmp_path / "own.toml", own(folder))
+    refused(endocil("run", file, "-o", tmp_path / "run"), "U+000D", "polyp/3")
+    assert not (tmp_path / "run").exists()

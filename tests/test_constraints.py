@@ -15,7 +15,7 @@ HOME = Path(__file__).parents[1]
 
 def pinned(text: str) -> dict[str, str]:
     """Name to version; a line that is no exact pin is an error."""
-    found = {}
+    found: dict[str, str] = {}
     for line in text.splitlines():
         if line and not line.startswith("#"):
             requirement = Requirement(line)

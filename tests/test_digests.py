@@ -3,6 +3,7 @@
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from digests import FILE, digests_of, float64, life_of
@@ -22,7 +23,7 @@ def test_a_life_in_float64_is_in_float64_from_end_to_end_and_resumes_to_the_same
     class StoppedError(Exception):
         pass
 
-    def stop(record: dict) -> None:  # type: ignore[type-arg]
+    def stop(record: dict[str, Any]) -> None:
         if record["event"] == "epoch" and record["task"] == 1:
             raise StoppedError
 

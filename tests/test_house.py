@@ -1,5 +1,6 @@
 """The scripts that measure the source tree and trace a command, on trees and commands made for the purpose."""
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -44,7 +45,7 @@ def test_the_figures_of_a_small_tree_are_those_counted_by_hand(house: ModuleType
     figures = {name: text for name, (text, _) in house.measure(checkout).items()}
     assert figures == {
         "modules at the top level": "3",
-        "rooms (packages below it)": "2",
+        "subpackages": "2",
         "files": "9",
         "lines": str(sum(len(text.splitlines()) for text in TREE.values())),
         "files of more than 400 lines": "0",
@@ -108,15 +109,45 @@ def test_a_trace_lists_functions_in_the_order_of_their_first_calls(
     trace = Trace(folder)
 
     def command() -> None:
-        from walked.steps import main  # type: ignore[import-not-found]
-
-        main()
+        importlib.import_module("walked.steps").main()
 
     trace.run(command)
     assert trace.functions == [("steps.py", "main"), ("steps.py", "Step.go"), ("io/files.py", "read")]
     assert trace.count("read") == 3
     assert outside(trace.files) == ["steps.py"]
     assert sys.getprofile() is None
+
+
+def test_a_walk_lists_what_subpackages_call_in_each_other_with_what_it_says_of_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    from trace_command import LEAST, Trace, walk
+
+    folder = tmp_path / "strolled"
+    for name in ("runs", "model", "io"):
+        (folder / name).mkdir(parents=True)
+    many = "\n".join(f"def helper_{n}():\n    pass\n" for n in range(LEAST))
+    calls = "".join(f"    helper_{n}()\n" for n in range(LEAST))
+    (folder / "io" / "files.py").write_text(f"{many}\ndef read():\n{calls}")
+    (folder / "model" / "model.py").write_text(
+        f'{many}\ndef few():\n    helper_0()\n\ndef learn():\n    """Learn a task.\n\n    More."""\n{calls}'
+    )
+    (folder / "runs" / "run.py").write_text(
+        "from strolled.io.files import read\nfrom strolled.model.model import few, learn\n\n"
+        "def run():\n    learn()\n    few()\n    read()\n    _own()\n\ndef _own():\n    learn()\n"
+    )
+    (folder / "main.py").write_text("from strolled.runs.run import run\n\ndef main():\n    run()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    trace = Trace(folder)
+
+    def command() -> None:
+        from strolled.main import main  # type: ignore[import-not-found]
+
+        main()
+
+    trace.run(command)
+    assert walk(trace).splitlines() == ["- `runs/run.py` `run`", "  - `model/model.py` `learn`: Learn a task."]
 
 
 def test_a_command_is_traced_and_its_status_kept(tmp_path: Path) -> None:

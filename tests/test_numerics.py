@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -16,11 +17,13 @@ import endocil
 from endocil import EndocilError
 from endocil.data.cache import Images
 from endocil.learning.checkpoint import grow
-from endocil.learning.numerics import Precision, Watch, largest
+from endocil.learning.numerics import Precision, ValueCheck, largest
 from endocil.learning.training import fit
 from endocil.methods import Method, build_method
 from endocil.methods.base import Phase, shared_schedule
 from endocil.networks import compile_backbones, is_compiled
+
+Bits = Literal["32", "bf16", "16"]
 
 
 def method_on(backbone: nn.Module, name: str = "finetune", epochs: int = 3, **options: object) -> Method:
@@ -31,14 +34,21 @@ def method_on(backbone: nn.Module, name: str = "finetune", epochs: int = 3, **op
 def first_phase(life: Life) -> Phase:
     task = life.scenario.tasks[0]
     grow(life.method, task, life.fabric.device)
+    phase: Phase
     (phase,) = life.method.phases(task, life.data(task))
     return phase
 
 
-def train(life: Life, bits: str = "32") -> dict[str, Tensor]:
-    places = {"fabric": life.fabric, "augmentation": life.learner.augmentation, "seed": 0, "key": (0, 0)}
+def train(life: Life, bits: Bits = "32") -> dict[str, Tensor]:
+    places: dict[str, Any] = {
+        "fabric": life.fabric,
+        "augmentation": life.learner.augmentation,
+        "seed": 0,
+        "key": (0, 0),
+        "precision": Precision(bits),
+    }
     phase = first_phase(life)
-    list(fit(phase, life.method, **places, observe=life.method.classifier, precision=Precision(bits)))
+    list(fit(phase, life.method, **places, observe=life.method.classifier))
     return state_of(life.method)
 
 
@@ -50,7 +60,7 @@ def seeded(backbone: type[nn.Module], **options: object) -> nn.Module:
 @pytest.mark.parametrize("bits", ["bf16", "16"])
 @pytest.mark.parametrize("factor", [1e25, 1e4, 3.0, 0.0, float("nan")])
 def test_a_kernel_that_is_wrong_with_16_bits_is_refused_before_the_first_step(
-    bits: str, factor: float, images: Images, tmp_path: Path
+    bits: Bits, factor: float, images: Images, tmp_path: Path
 ) -> None:
     life = Life(images, tmp_path, method_on(seeded(WrongIn16Bits, factor=factor)))
     with pytest.raises(EndocilError, match=rf"train.precision '{bits}' gives wrong numbers here: .*leave"):
@@ -58,9 +68,7 @@ def test_a_kernel_that_is_wrong_with_16_bits_is_refused_before_the_first_step(
 
 
 @pytest.mark.parametrize("every", [2, 3, 4])
-def test_a_kernel_that_is_wrong_now_and_then_is_refused_too(
-    every: int, images: Images, tmp_path: Path
-) -> None:
+def test_a_kernel_that_is_wrong_now_and_then_is_refused_too(every: int, images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path, method_on(seeded(WrongIn16Bits, every=every)))
     with pytest.raises(EndocilError, match=r"the gradient of \S+ is (not finite|off by)"):
         train(life, "bf16")
@@ -73,7 +81,7 @@ def test_the_same_network_trains_with_plain_float32(images: Images, tmp_path: Pa
 
 @pytest.mark.parametrize("bits", ["bf16", "16"])
 def test_what_is_right_with_16_bits_is_let_through_and_its_comparison_leaves_no_trace(
-    bits: str, images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bits: Bits, images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared = train(Life(images, tmp_path / "1", method_on(seeded(Pooled))), bits)
     monkeypatch.setattr("endocil.learning.training.compare_with_float32", lambda *_: None)
@@ -94,19 +102,14 @@ def test_a_compiled_network_that_gives_other_numbers_is_refused(images: Images, 
 
     life.method.backbone._compiled_call_impl = wrong
     assert is_compiled(life.method)
-    with pytest.raises(
-        EndocilError, match=r"^train\.compile gives wrong numbers here: .*leave train\.compile out"
-    ):
+    with pytest.raises(EndocilError, match=r"^train\.compile gives wrong numbers here: .*leave train\.compile out"):
         train(life)
 
 
 @pytest.mark.parametrize(
     ("factor", "told"),
     [
-        (
-            float("nan"),
-            r"backbone\.\S+ is not finite in epoch 1 of phase 'train'; .*the last checkpoint is sound",
-        ),
+        (float("nan"), r"backbone\.\S+ is not finite in epoch 1 of phase 'train'; .*the last checkpoint is sound"),
         (1e25, r"backbone\.\S+ (grew from|is not finite)"),
         (1e7, r"backbone\.hidden\.\S+ grew from \S+ to \S+ in epoch 1 of phase 'train'"),
     ],
@@ -118,10 +121,7 @@ def test_a_weight_that_is_destroyed_ends_the_run_by_its_name_and_the_last_checkp
     straight = Life(images, tmp_path / "straight", method_on(seeded(Pooled))).live()
     ticks = iter(range(0, 100000, 100))  # a checkpoint is due after every epoch
     damaged = Life(
-        images,
-        tmp_path / "run",
-        method_on(seeded(WrongLater, factor=factor, call=5)),
-        clock=lambda: next(ticks),
+        images, tmp_path / "run", method_on(seeded(WrongLater, factor=factor, call=5)), clock=lambda: next(ticks)
     )
     with pytest.raises(EndocilError, match=told):
         damaged.live()
@@ -144,7 +144,7 @@ def test_a_value_that_consolidation_destroys_ends_the_run_by_its_name(
 
 def test_values_that_grow_as_training_makes_them_grow_are_no_damage() -> None:
     network = nn.Linear(3, 2)
-    watch = Watch(network, [network])
+    watch = ValueCheck(network, [network])
     with torch.no_grad():
         network.weight.mul_(900.0)
     watch.refuse_damage({"classification": 1.0}, "epoch 0", "nothing")
@@ -163,13 +163,13 @@ def test_the_largest_value_is_told_of_real_numbers_alone() -> None:
 
 
 @pytest.mark.parametrize("how", [{"precision": "16"}, {"precision": "bf16"}, {"accumulate": 3}])
-def test_a_run_with_other_numbers_or_in_pieces_resumes_to_the_same_files(how: dict, tmp_path: Path) -> None:
+def test_a_run_with_other_numbers_or_in_pieces_resumes_to_the_same_files(how: dict[str, Any], tmp_path: Path) -> None:
     class StoppedError(Exception):
         pass
 
-    epochs: list[dict] = []
+    epochs: list[dict[str, Any]] = []
 
-    def stop(record: dict) -> None:
+    def stop(record: dict[str, Any]) -> None:
         epochs.extend([record] if record["event"] == "epoch" else [])
         if len(epochs) == 4:
             raise StoppedError
@@ -200,20 +200,16 @@ def test_what_was_compiled_for_one_instruction_set_is_not_run_with_another(tmp_p
         paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
         own = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "PYTHONPATH": paths, **instructions}
         done = subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, **own},
-            capture_output=True,
-            text=True,
-            timeout=200,
+            [sys.executable, "-c", code], env={**os.environ, **own}, capture_output=True, text=True, timeout=200
         )
         assert done.returncode == 0, done.stderr[-2000:]
 
 
 def test_evaluation_runs_the_network_as_it_is_written(images: Images, tmp_path: Path) -> None:
-    from endocil.learning.features import view
+    from endocil.learning.features import outputs_of
 
     life = Life(images, tmp_path, method_on(seeded(Pooled))).live(1)
     shown = life.new_images(life.scenario.tasks[0])
-    plain = view(life.method, shown, 8)
+    plain = outputs_of(life.method, shown, 8)
     compile_backbones(life.method)
-    assert torch.equal(view(life.method, shown, 8).scores, plain.scores)
+    assert torch.equal(outputs_of(life.method, shown, 8).logits, plain.logits)

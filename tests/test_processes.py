@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from life import ALL_METHODS
+from life import FROZEN, TRAINED
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.slow
@@ -23,9 +23,7 @@ def free_port() -> str:
 def apart(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
     """How far each method is from one process after three steps of two, by batch norm's mode."""
     folder, port = tmp_path_factory.mktemp("together"), free_port()
-    commands = [
-        [sys.executable, str(HERE / "together.py"), str(rank), "2", port, str(folder)] for rank in (0, 1)
-    ]
+    commands = [[sys.executable, str(HERE / "together.py"), str(rank), "2", port, str(folder)] for rank in (0, 1)]
     running = [
         subprocess.Popen(command, cwd=HERE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         for command in commands
@@ -36,15 +34,26 @@ def apart(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
         for process in running:
             process.kill()
     assert [process.returncode for process in running] == [0, 0], said
-    return json.loads((folder / "apart.json").read_text("utf-8"))  # type: ignore[no-any-return]
+    distances: dict[str, float] = json.loads((folder / "apart.json").read_text("utf-8"))
+    return distances
 
 
 @pytest.mark.parametrize("mode", ["eval", "train"])
-@pytest.mark.parametrize("name", ALL_METHODS)
+@pytest.mark.parametrize("name", TRAINED)
 def test_three_steps_of_two_processes_with_an_uneven_batch_are_those_of_one(
     apart: dict[str, float], name: str, mode: str
 ) -> None:
     assert apart[f"{name} {mode}"] < 2e-4
+
+
+@pytest.mark.parametrize("name", ["endocil", "dgr"])
+def test_adamw_with_clipped_gradients_steps_alike_in_two_processes(apart: dict[str, float], name: str) -> None:
+    assert apart[f"{name} adamw"] < 2e-4
+
+
+@pytest.mark.parametrize("name", FROZEN)
+def test_sums_over_images_that_two_processes_share_are_those_of_one(apart: dict[str, float], name: str) -> None:
+    assert apart[f"{name} sums"] == 0.0
 
 
 def test_batch_norm_of_shares_is_that_of_the_whole_batch(apart: dict[str, float]) -> None:

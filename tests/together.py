@@ -9,25 +9,31 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
-from life import ALL_METHODS, Life, new_method
+from life import FROZEN, TRAINED, Life, new_method, state_of
+from lightning_fabric import Fabric
 from pictures import make_images
+from present import present
 from torch import nn
 
 from endocil.data.augment import Augmentation
 from endocil.data.batches import share_of, training_batches
+from endocil.data.cache import Images
 from endocil.learning.checkpoint import grow
-from endocil.learning.parallel import add_up, gathered, learning_on
-from endocil.learning.training import only_training, optimizer_of, step
+from endocil.learning.feature_store import FeatureStore
+from endocil.learning.optimizers import optimizer_of
+from endocil.learning.parallel import all_gather, all_reduce, learning_on
+from endocil.learning.training import only_training, step
 from endocil.methods.base import Phase
-from endocil.networks import share_batch_norm
+from endocil.networks import sync_batch_norm
 
 BATCH, STEPS = 12, 3
 RATE = 1e-3  # small: a network with frozen statistics that has hardly learned would run away
 
 
-def train(life: Life, phase: Phase, fabric: object, *, frozen_statistics: bool) -> None:
+def train(life: Life, phase: Phase, fabric: Fabric, *, frozen_statistics: bool) -> None:
     """Three steps, the last of an uneven batch."""
     images = phase.images.take(torch.arange(BATCH * (STEPS - 1) + 5) % len(phase.images))
     share = (fabric.global_rank, fabric.world_size)
@@ -41,23 +47,29 @@ def train(life: Life, phase: Phase, fabric: object, *, frozen_statistics: bool) 
             step(phase, batch, optimizer, fabric)
 
 
-def fisher_apart(images: object, folder: Path, team: object) -> float:
+def fisher_apart(images: Images, folder: Path, team: Fabric) -> float:
     """EWC's Fisher as PyCIL measures it, batch norm's statistics moving on: every process has the whole batches."""
-    lives = [
-        Life(images, folder / str(i), new_method("ewc", fisher="pycil"), increments=(2, 2, 2))
-        for i in range(2)
-    ]
+    lives = [Life(images, folder / str(i), new_method("ewc", fisher="pycil"), increments=(2, 2, 2)) for i in range(2)]
     for life in lives:
         task = life.scenario.tasks[0]
         grow(life.method, task, team.device)
         if life is lives[1]:
-            share_batch_norm(life.method)
+            sync_batch_norm(life.method)
         life.method.consolidate(task, life.data(task))
     states = [{**life.method.state_dict(), **life.method.statistics} for life in lives]
     return max(float((states[0][key] - states[1][key]).abs().max()) for key in states[0])
 
 
-def apart(name: str, images: object, folder: Path, team: object, *, frozen_statistics: bool) -> float:
+# a large epsilon: else AdamW divides a gradient by its length, and of one near 0 rounding decides the sign
+ADAMW: dict[str, Any] = {
+    "optimizer": "adamw",
+    "optimizer_options": {"eps": 0.01},
+    "clip_gradients": 0.1,
+    "backbone_factor": 0.5,
+}
+
+
+def apart(name: str, images: Images, folder: Path, team: Fabric, *, frozen_statistics: bool, **schedule: Any) -> float:
     where = [folder / f"{name}-{i}" for i in range(2)]
     lives = [Life(images, place, new_method(name), increments=(2, 2, 2)) for place in where]
     before = min(1, len(lives[0].scenario.tasks) - 1)  # joint training has one task only
@@ -65,45 +77,61 @@ def apart(name: str, images: object, folder: Path, team: object, *, frozen_stati
         task = life.live(before).scenario.tasks[before]
         grow(life.method, task, fabric.device)
         if fabric is team:
-            share_batch_norm(life.method)
+            sync_batch_norm(life.method)
         for phase in life.method.phases(task, life.data(task)):
-            train(life, phase, fabric, frozen_statistics=frozen_statistics)
+            changed = replace(phase, schedule=replace(phase.schedule, **schedule))
+            train(life, changed, fabric, frozen_statistics=frozen_statistics)
     one, other = (life.method.state_dict() for life in lives)
     gaps = [(one[key].double() - other[key].double()).abs().max() / (1 + one[key].abs().max()) for key in one]
     return float(torch.stack(gaps).nan_to_num(torch.inf).max())
 
 
-def norm_apart(team: object, n: int) -> float:
+def sums_apart(name: str, images: Images, folder: Path, team: Fabric) -> float:
+    """The whole life of a method that learns by sums, its images shared by the processes."""
+    lives = [Life(images, folder / f"{name}-{i}", new_method(name)) for i in range(2)]
+    lives[1].learner.fabric = team
+    lives[1].learner.features = FeatureStore(folder.parent / "features")  # of all processes
+    one, other = (state_of(life.live().method) for life in lives)
+    return max(float((one[key].double() - other[key].double()).abs().max()) for key in one)
+
+
+def norm_apart(team: Fabric, n: int) -> float:
     """Batch norm in float64: shares of some images against all of them."""
     images = torch.linspace(-3, 5, n * 3 * 4 * 4, dtype=torch.float64).sin().view(n, 3, 4, 4) * 4
     towards = torch.linspace(0, 9, images.numel(), dtype=torch.float64).cos().view_as(images)
     whole, shared = nn.BatchNorm2d(3).double(), nn.BatchNorm2d(3).double()
     for norm in (whole, shared):
-        norm.load_state_dict(
-            {**norm.state_dict(), "weight": torch.tensor([0.5, -2, 3]), "bias": torch.arange(3)}
-        )
-    share_batch_norm(shared)
+        norm.load_state_dict({**norm.state_dict(), "weight": torch.tensor([0.5, -2, 3]), "bias": torch.arange(3)})
+    sync_batch_norm(shared)
     mine = share_of(n, team.global_rank, team.world_size)
     found = []
     for norm, place in ((whole, slice(None)), (shared, mine)):
         given = images[place].clone().requires_grad_(True)
         given_back = norm(given)
         (given_back * towards[place]).sum().backward()
-        gradients = [norm.weight.grad, norm.bias.grad]
+        gradients = [present(norm.weight.grad), present(norm.bias.grad)]
         if norm is shared:
-            add_up(team, gradients)
+            all_reduce(team, gradients)
         part = mine if norm is whole else slice(None)
-        found.append([given_back[part], given.grad[part], *gradients, norm.running_mean, norm.running_var])
+        found.append(
+            [
+                given_back[part],
+                present(given.grad)[part],
+                *gradients,
+                present(norm.running_mean),
+                present(norm.running_var),
+            ]
+        )
     together = zip(*found, strict=True)
     return max(float((one - other).abs().max()) for one, other in together if one.numel())
 
 
-def pieces_apart(images: object, folder: Path, team: object) -> float:
+def pieces_apart(images: Images, folder: Path, team: Fabric) -> float:
     """17 images on two processes in at most four pieces each, batch norm learning: every process makes as many."""
     life = Life(images, folder / "pieces", new_method("icarl"), increments=(2, 2, 2))
     task = life.scenario.tasks[0]
     grow(life.method, task, team.device)
-    share_batch_norm(life.method)
+    sync_batch_norm(life.method)
     (phase,) = life.method.phases(task, life.data(task))
     share = (team.global_rank, team.world_size)
     batches = training_batches(phase.images, 17, Augmentation(), 0, (0, 0, 0), team.device, share)
@@ -112,7 +140,7 @@ def pieces_apart(images: object, folder: Path, team: object) -> float:
         for batch in batches:
             step(phase, batch, optimizer, team, accumulate=4)
     mine = life.method.classifier.weight.detach()
-    theirs = gathered(team, mine)
+    theirs = all_gather(team, mine)
     return max(float((mine - other).abs().max()) for other in theirs)
 
 
@@ -128,11 +156,14 @@ def main() -> None:
             f"{name} {'eval' if frozen else 'train'}": apart(
                 name, images, here / str(frozen), team, frozen_statistics=frozen
             )
-            for name in ALL_METHODS
+            for name in TRAINED
             for frozen in (True, False)
         }
-        found["batch norm"] = max(gathered(team, norm_apart(team, 7)))
-        found["batch norm, one without images"] = max(gathered(team, norm_apart(team, 1)))
+        for name in ("endocil", "dgr"):
+            found[f"{name} adamw"] = apart(name, images, here / "adamw", team, frozen_statistics=True, **ADAMW)
+        found |= {f"{name} sums": sums_apart(name, images, here / "sums", team) for name in FROZEN}
+        found["batch norm"] = max(all_gather(team, norm_apart(team, 7)))
+        found["batch norm, one without images"] = max(all_gather(team, norm_apart(team, 1)))
         found["fisher"] = fisher_apart(images, here / "fisher", team)
         found["pieces"] = pieces_apart(images, here, team)
     if rank == "0":

@@ -1,29 +1,24 @@
-"""Bundles of networks that have learned nothing, made in a moment: for tests of what is done with bundles."""
+"""Models of networks that have learned nothing, made in a moment: for tests of what is done with models."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from pictures import make_images
 
-from endocil.data.augment import DEVIATION, MEAN
+from endocil.data.augment import IMAGENET
 from endocil.data.decode import RULES
 from endocil.data.scenario import Task
 from endocil.learning.build import build_learning, complete
-from endocil.learning.features import CLASS_MEANS, Seen, class_means, look
+from endocil.learning.features import CLASS_MEANS, Outputs, class_means, outputs_of
 from endocil.learning.memory import KeptImages, Provenance, no_images
 from endocil.methods import Method
+from endocil.model.calibration import ood_scores, spread_of_features
 from endocil.model.file import ModelFile, write_model_file
 from endocil.model.manifest import Calibration, LearnedClass, Manifest, Preprocessing, Step
-from endocil.model.out_of_distribution import ood_scores, spread_of_features
 from endocil.settings.settings import load_settings
 
-CLASSES = (
-    "z-line",
-    "polyp",
-    "<b>cecum</b>",
-    "ulcer, bleeding",
-    "=1+1",
-)  # names are data, whatever they look like
+CLASSES = ("z-line", "polyp", "<b>cecum</b>", "ulcer, bleeding", "=1+1")  # names are data, whatever they look like
 EACH = 3  # exemplars of a class
 INCREMENTS = (2, 1, 2)
 
@@ -57,23 +52,19 @@ def untrained(
     _shake(built, seed)
     made = make_images([EACH] * len(CLASSES), size=size, seed=seed)
     own = _pictures(made.pixels, increments) if pictures else no_images(size)
-    seen = look(built.eval(), made.pixels)
+    outputs = outputs_of(built, made.pixels)
     if built.replay:
-        built.statistics[CLASS_MEANS] = class_means(
-            seen.features, torch.tensor(made.table.labels), len(CLASSES)
-        )
-    spread = spread_of_features(seen.features, torch.tensor(made.table.labels)) if built.replay else {}
+        built.statistics[CLASS_MEANS] = class_means(outputs.features, torch.tensor(made.table.labels), len(CLASSES))
+    spread = spread_of_features(outputs.features, torch.tensor(made.table.labels)) if built.replay else {}
     manifest = Manifest(
         name=name,
         settings=settings.model_dump(mode="json", exclude_none=True),
-        classes=tuple(
-            LearnedClass(name=CLASSES[label], task=task, images=10) for task, label in _labels(increments)
-        ),
+        classes=tuple(LearnedClass(name=CLASSES[label], task=task, images=10) for task, label in _labels(increments)),
         increments=increments,
         preprocessing=Preprocessing(
-            size=size, crop_frame=crop_frame, mean=MEAN, deviation=DEVIATION, rules=RULES
+            size=size, crop_frame=crop_frame, mean=IMAGENET.mean, deviation=IMAGENET.std, rules=RULES
         ),
-        calibration=_calibration(built, seen, spread) if calibrated else None,
+        calibration=_calibration(built, outputs, spread) if calibrated else None,
         metrics=None,
         environment={},
         history=(Step(made="2026-01-01T00:00:00+00:00", by="run", endocil="0.1.0", parent=None),),
@@ -83,8 +74,8 @@ def untrained(
     return ModelFile(manifest, state, dict(built.statistics), own, no_images(size), spread=spread)
 
 
-def write_untrained(path: Path, method: str = "icarl", **how: object) -> Path:
-    write_model_file(path, untrained(method, **how))  # type: ignore[arg-type]
+def write_untrained(path: Path, method: str = "icarl", **how: Any) -> Path:
+    write_model_file(path, untrained(method, **how))
     return path
 
 
@@ -116,24 +107,22 @@ def _labels(increments: tuple[int, ...]) -> list[tuple[int, int]]:
 
 def _pictures(pixels: torch.Tensor, increments: tuple[int, ...]) -> KeptImages:
     origins = tuple(
-        Provenance(
-            f"secret/patient-{label}-{order}.png", CLASSES[label], order, task, "patient", "gastroscope"
-        )
+        Provenance(f"secret/patient-{label}-{order}.png", CLASSES[label], order, task, "patient", "gastroscope")
         for task, label in _labels(increments)
         for order in range(EACH)
     )
     return KeptImages(pixels, origins)
 
 
-def _calibration(method: Method, seen: Seen, spread: dict[str, torch.Tensor]) -> Calibration:
+def _calibration(method: Method, outputs: Outputs, spread: dict[str, torch.Tensor]) -> Calibration:
     """A temperature that is not 1, and a threshold that pictures of the same kind stay below."""
     return Calibration(
-        images=len(seen.logits),
+        images=len(outputs.logits),
         temperature=1.7,
         mean_temperature=0.3 if CLASS_MEANS in method.statistics else None,
         error_before=0.2,
         error=0.1,
         folds=2,
-        ood_threshold=float(ood_scores(seen, spread).max()) + 0.05,
+        ood_threshold=float(ood_scores(outputs, spread).max()) + 0.05,
         ood_rate=0.05,
     )

@@ -63,9 +63,7 @@ def test_strict_fails_where_test_images_are_known_and_only_there(settings: Path,
     page = tmp_path / "audit.html"
     run(settings, "-o", page, "--strict", status=2)
     assert page.exists()
-    run(
-        settings, "-o", page, "--strict", "--set", 'scenario.leave_out=["ulcer"]', "--set", "scenario.tasks=1"
-    )
+    run(settings, "-o", page, "--strict", "--set", 'scenario.leave_out=["ulcer"]', "--set", "scenario.tasks=1")
 
 
 def test_a_folder_has_no_split_and_pictures_can_be_left_out(data: Path, tmp_path: Path) -> None:

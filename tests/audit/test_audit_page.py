@@ -46,9 +46,7 @@ def test_the_record_counts_what_was_planted(audited: tuple[ImageTable, Record]) 
     assert all(len(found["worst"]) <= LISTED for found in (record["near"], record["across_classes"]))
 
 
-def test_the_page_asks_nothing_from_outside_and_escapes_every_name(
-    audited: tuple[ImageTable, Record],
-) -> None:
+def test_the_page_asks_nothing_from_outside_and_escapes_every_name(audited: tuple[ImageTable, Record]) -> None:
     table, record = audited
     text = page(record, pictures_of(table))
     assert not re.search(r'(?:src|href)="(?!data:|#)', text)

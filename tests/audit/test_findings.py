@@ -1,5 +1,6 @@
 """Findings and leak rates equal counting by loops."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -25,9 +26,7 @@ def near_of(n: int, pairs: list[tuple[int, int]]) -> NearDuplicates:
 
 def test_leak_rates_of_a_hand_made_table() -> None:
     table = table_of(
-        [0] * 8,
-        groups=["v1", "v1", "v1", "v1", "v2", "v2", "", ""],
-        frames=[10, 11, 13, 40, 11, 90, 3, 4],
+        [0] * 8, groups=["v1", "v1", "v1", "v1", "v2", "v2", "", ""], frames=[10, 11, 13, 40, 11, 90, 3, 4]
     )
     part = np.array(["train", "test", "test", "test", "test", "validation", "train", "test"])
     digests = np.array(["a", "b", "c", "d", "a", "e", "f", "g"])
@@ -52,6 +51,7 @@ def test_what_the_data_does_not_tell_is_not_a_number() -> None:
     assert no_test["group_in_train"] == 0.0
 
 
+Row = tuple[str, str, int, str, int]  # part, group, frame, digest, label
 rows = st.lists(
     st.tuples(
         st.sampled_from(PARTS),
@@ -67,7 +67,7 @@ rows = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(rows=rows, data=st.data())
-def test_rates_and_findings_equal_counting_by_loops(rows: list[tuple], data: st.DataObject) -> None:
+def test_rates_and_findings_equal_counting_by_loops(rows: list[Row], data: st.DataObject) -> None:
     n = len(rows)
     index = st.integers(0, n - 1)
     drawn = data.draw(st.sets(st.tuples(index, index), max_size=20))
@@ -86,7 +86,7 @@ def test_rates_and_findings_equal_counting_by_loops(rows: list[tuple], data: st.
     def exact(i: int, j: int) -> bool:
         return rows[i][3] == rows[j][3]
 
-    rules = {
+    rules: dict[str, Callable[[int, int], bool]] = {
         "exact_in_train": exact,
         "near_in_train": lambda i, j: exact(i, j) or (min(i, j), max(i, j)) in pairs,
         "group_in_train": lambda i, j: rows[i][1] == rows[j][1] != "",
@@ -106,7 +106,7 @@ def test_rates_and_findings_equal_counting_by_loops(rows: list[tuple], data: st.
 
 def test_exact_duplicates_and_label_conflicts() -> None:
     table = table_of([0, 0, 1, 1, 0, 1])
-    sets = findings.exact_duplicates(np.array(["a", "b", "a", "b", "b", ""]))
+    sets = findings.rows_with_equal(np.array(["a", "b", "a", "b", "b", ""]))
     assert sets == [(1, 3, 4), (0, 2)]
     assert findings.label_conflicts(table, sets) == sets
     assert findings.label_conflicts(table_of([0, 0, 1, 0, 0, 1]), sets) == [(0, 2)]
@@ -114,10 +114,11 @@ def test_exact_duplicates_and_label_conflicts() -> None:
 
 def test_pairs_come_the_strongest_first_and_groups_the_largest_first() -> None:
     near = near_of(6, [(3, 4), (0, 1), (1, 2)])
-    shown = findings.pairs_where(near, np.array([True, False, True]))
-    assert [(a, b) for a, b, _ in shown] == [(3, 4), (1, 2)]
+    table = table_of([0] * 6)
+    pairs = findings.strongest_pairs(table, near, np.array([True, False, True]))
+    assert [pair["images"] for pair in pairs] == [[table.ids[3], table.ids[4]], [table.ids[1], table.ids[2]]]
     grouped = replace(near, first=np.array([0, 0, 0, 3, 3, 5]))
-    assert findings.groups_of(grouped) == [(0, 1, 2), (3, 4)]
+    assert findings.rows_with_equal(grouped.first) == [(0, 1, 2), (3, 4)]
 
 
 def test_sizes_and_colours_by_source() -> None:

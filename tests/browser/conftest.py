@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pytest
-from reports.conftest import CLASSES, TASK_SIZES, _predictions, settings_of, write_run
+from made_runs import CLASSES, TASK_SIZES, _predictions, settings_of, write_run
 
 from endocil.metrics.metrics import summarise
 from endocil.model.predictions import write_predictions

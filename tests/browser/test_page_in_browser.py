@@ -3,12 +3,12 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Browser, Page
 
 pytestmark = pytest.mark.slow
 Opened = Callable[..., "Page"]
@@ -57,8 +57,9 @@ CONTRASTS = """() => {
 }"""
 
 
-def _metrics(runs: dict[str, Path], method: str) -> dict:
-    return json.loads((runs[method] / "metrics.json").read_text())
+def _metrics(runs: dict[str, Path], method: str) -> dict[str, Any]:
+    metrics: dict[str, Any] = json.loads((runs[method] / "metrics.json").read_text())
+    return metrics
 
 
 def _open_all(page: "Page") -> None:
@@ -68,9 +69,7 @@ def _open_all(page: "Page") -> None:
 def test_the_page_opens_and_says_what_was_run(opened: Opened, many: Path) -> None:
     page = opened(many)
     assert page.title() == "Four methods"
-    assert "Four methods (Finetune, iCaRL, EndoCIL and JointTrain) learned the 14 classes" in page.inner_text(
-        ".lead"
-    )
+    assert "Four methods (Finetune, iCaRL, EndoCIL and JointTrain) learned the 14 classes" in page.inner_text(".lead")
     assert "not significant" in page.inner_text("#noise") or "worse" in page.inner_text("#noise")
 
 
@@ -91,9 +90,7 @@ def test_a_line_can_be_switched_off_and_on(opened: Opened, many: Path) -> None:
 def test_a_line_stands_out_while_its_name_is_pointed_at(opened: Opened, many: Path) -> None:
     page = opened(many)
     page.locator("#accuracy label").nth(2).hover()
-    faint = page.locator("#accuracy g[data-line]").evaluate_all(
-        "all => all.map(one => one.matches('.faint'))"
-    )
+    faint = page.locator("#accuracy g[data-line]").evaluate_all("all => all.map(one => one.matches('.faint'))")
     assert faint == [True, True, False, True]
 
 
@@ -121,9 +118,7 @@ def test_the_slider_shows_the_confusion_and_the_classes_after_each_task(
 ) -> None:
     metrics = _metrics(runs, "endocil")
     page = opened(many)
-    confusion, classes = (
-        page.locator(f'#method-2 [data-view="{view}"]') for view in ("confusion", "classes")
-    )
+    confusion, classes = (page.locator(f'#method-2 [data-view="{view}"]') for view in ("confusion", "classes"))
     at_first = confusion.inner_html(), classes.inner_html()
     slider = page.get_by_label("After task")
     slider.focus()
@@ -159,9 +154,7 @@ def test_the_page_of_one_run_has_a_slider_and_no_choice_of_methods(opened: Opene
     assert "After task 1 of 5: 4 of 14 classes learned" in page.inner_text("#task-text")
 
 
-def test_light_and_dark_follow_the_system_until_chosen_and_the_choice_is_remembered(
-    opened: Opened, many: Path
-) -> None:
+def test_light_and_dark_follow_the_system_until_chosen_and_the_choice_is_remembered(opened: Opened, many: Path) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
     page = opened(many, color_scheme="dark")
     dark = page.evaluate(ground)
@@ -215,9 +208,7 @@ def test_on_paper_everything_is_open_light_and_after_the_last_task(opened: Opene
         )
         == []
     )
-    assert page.locator(".when").evaluate_all(
-        "all => all.every(o => o.textContent === 'after the last task')"
-    )
+    assert page.locator(".when").evaluate_all("all => all.every(o => o.textContent === 'after the last task')")
     assert page.evaluate(CONTRASTS) == []
     page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     page.emulate_media(media="screen")
@@ -253,9 +244,7 @@ def test_where_exemplars_come_from_can_be_read_in_few_lines(opened: Opened, long
         assert max(narrow) < 80
 
 
-def test_paper_has_pictures_of_several_runs_without_their_names(
-    opened: Opened, many: Path, longnamed: Path
-) -> None:
+def test_paper_has_pictures_of_several_runs_without_their_names(opened: Opened, many: Path, longnamed: Path) -> None:
     for file, told in ((many, False), (longnamed, True)):
         page = opened(file)
         page.emulate_media(media="print")
@@ -269,12 +258,7 @@ def test_without_a_script_every_method_is_there_after_the_last_task(opened: Open
     assert page.locator(".method:visible").count() == 4
     assert page.locator("button:visible, input:visible, select:visible, output:visible").count() == 0
     assert page.locator("#accuracy g[data-line]").count() == 4
-    assert page.locator(".legend:visible").first.inner_text().split() == [
-        "Finetune",
-        "iCaRL",
-        "EndoCIL",
-        "JointTrain",
-    ]
+    assert page.locator(".legend:visible").first.inner_text().split() == ["Finetune", "iCaRL", "EndoCIL", "JointTrain"]
     assert "after the last task" in page.locator("#method-0 [data-view=confusion] caption").inner_text()
     assert not page.locator("#settings table").first.is_visible()
     page.emulate_media(media="print")
@@ -327,12 +311,12 @@ def test_exemplars_tell_where_they_come_from(opened: Opened, many: Path) -> None
     assert set(sizes) == {64}
 
 
-def test_only_the_page_s_own_script_may_run(browser: object, many: Path, tmp_path: Path) -> None:
+def test_only_the_page_s_own_script_may_run(browser: "Browser", many: Path, tmp_path: Path) -> None:
     """Its policy holds even where a name should ever slip through unescaped."""
     strange = tmp_path / "strange.html"
     text = many.read_text("utf-8")
     strange.write_text(text.replace("</main>", "<script>window.slipped = 1</script></main>"), "utf-8")
-    page = browser.new_page()  # type: ignore[attr-defined]
+    page = browser.new_page()
     page.goto(strange.as_uri())
     assert page.evaluate("window.slipped") is None
     assert page.locator("#theme").is_visible()  # its own script ran

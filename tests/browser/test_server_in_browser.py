@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from browser.test_page_in_browser import CONTRASTS
+from made_runs import settings_of, write_run
 from PIL import Image
-from reports.conftest import settings_of, write_run
+from present import present
 from untrained import CLASSES, write_untrained
 
 pytest.importorskip("fastapi")
@@ -28,9 +29,11 @@ from endocil.datasets.synthetic import render
 from endocil.model.model import Model
 from endocil.reports.page import write_page
 from endocil.runs.records import read_run
-from endocil.serve.limits import Limits
+from endocil.serve.guard import Limits
 from endocil.serve.monitoring import Log
-from endocil.serve.service import create_service
+from endocil.serve.served_models import ServedModels
+from endocil.serve.served_runs import Runs
+from endocil.serve.service import Service
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route
@@ -77,8 +80,8 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from reports.conftest import CLASSES as REPORTED
-    from reports.conftest import TASK_SIZES, _predictions
+    from made_runs import CLASSES as REPORTED
+    from made_runs import TASK_SIZES, _predictions
 
     from endocil.metrics.metrics import summarise
 
@@ -98,7 +101,7 @@ def started(models: Path, runs_folder: Path) -> Iterator[Callable[..., Running]]
         key = (*names, token, runs)
         if key not in servers:
             limits = Limits(upload_megabytes=1)
-            service = create_service([models / name for name in names], models, runs, limits)
+            service = Service(ServedModels.load([models / name for name in names], models), Runs(runs), limits)
             servers[key] = Running(service, limits, Log(io.StringIO()), token)
         return servers[key]
 
@@ -181,7 +184,7 @@ def test_before_the_first_image_the_page_says_what_to_do(opened: Opened) -> None
     shot(page, "empty")
 
 
-def test_a_dropped_image_is_answered_as_the_bundle_does(opened: Opened, models: Path, tmp_path: Path) -> None:
+def test_a_dropped_image_is_answered_as_the_model_does(opened: Opened, models: Path, tmp_path: Path) -> None:
     page = opened("v1.endocil")
     give(page, ("Jane Doe.png", POLYP))
     answered(page, 1)
@@ -195,7 +198,7 @@ def test_a_dropped_image_is_answered_as_the_bundle_does(opened: Opened, models: 
     until(page, "[...document.querySelectorAll('.exemplars img')].every(one => one.naturalWidth === 32)")
     assert page.locator(".exemplars li").count() == 3
     assert page.locator(".flag", has_text="Out of distribution").count() == int(
-        predicted.out_of_distribution[0]
+        present(predicted.out_of_distribution)[0]
     )
     assert page.locator("#status").inner_text().startswith("1 image predicted")
     assert page.locator("#compare-label").is_hidden()  # nothing to compare with
@@ -287,9 +290,7 @@ def test_a_file_that_has_changed_since_does_not_hold_up_the_others(opened: Opene
     page.wait_for_selector("#results .problem")
     answered(page, 2)
     assert page.inner_text("#alert") == ""
-    assert page.inner_text("#results .problem").startswith(
-        "Cannot be read: it has changed since it was chosen"
-    )
+    assert page.inner_text("#results .problem").startswith("Cannot be read: it has changed since it was chosen")
     assert page.inner_text("#status").endswith("1 error")
     assert page.locator("#results > li").nth(1).locator(".predictions").count() == 1
     shot(page, "changed-file")
@@ -336,9 +337,7 @@ def test_two_versions_answer_on_the_same_image_and_can_be_switched(opened: Opene
     who = page.locator("#results > li").first.locator(".model-name").all_inner_texts()
     assert [text.partition(" (")[0] for text in who] == ["colon, spring", "colon, summer"]
     assert page.locator(".probabilities").first.inner_text() == alone
-    disagree = page.locator("#results > li").evaluate_all(
-        "all => all.map(one => one.textContent.includes('disagree'))"
-    )
+    disagree = page.locator("#results > li").evaluate_all("all => all.map(one => one.textContent.includes('disagree'))")
     assert disagree == [True, True]  # one says '=1+1', the other '<b>cecum</b>'
     shot(page, "compare")
     page.select_option("#compare", value="")
@@ -404,18 +403,14 @@ def test_troubles_with_single_images_stand_with_them(opened: Opened) -> None:
         "The file is empty.",
         "Larger than 1.0 MB, the limit of this server.",
     ]
-    flagged = (
-        "1 out of distribution, " if page.locator(".flag", has_text="Out of distribution").count() else ""
-    )
+    flagged = "1 out of distribution, " if page.locator(".flag", has_text="Out of distribution").count() else ""
     assert page.locator("#status").inner_text() == f"1 image predicted, {flagged}3 errors"
     shot(page, "problems")
 
 
 def refusing(status: int, code: str, message: str, **headers: str) -> Callable[["Route"], None]:
     body = f'{{"disclaimer": "{DISCLAIMER}", "error": {{"code": "{code}", "message": "{message}"}}}}'
-    return lambda route: route.fulfill(
-        status=status, content_type="application/json", headers=headers, body=body
-    )
+    return lambda route: route.fulfill(status=status, content_type="application/json", headers=headers, body=body)
 
 
 def test_a_busy_server_is_asked_again(opened: Opened) -> None:
@@ -494,9 +489,7 @@ def test_a_browser_that_keeps_no_cookie_is_told(opened: Opened) -> None:
     page.fill("#token", TOKEN)
     page.keyboard.press("Enter")
     page.wait_for_selector("#alert .problem")
-    assert page.inner_text("#alert").startswith(
-        "The token is right, but the browser did not keep the session."
-    )
+    assert page.inner_text("#alert").startswith("The token is right, but the browser did not keep the session.")
     assert page.locator("#login").is_visible()
     assert page.evaluate("document.activeElement.id") == "token"
     shot(page, "no-cookie")
@@ -507,7 +500,7 @@ def exchanging(browser: "Browser", models: Path) -> Iterator[tuple["Page", Runni
     """A page whose server has v1 alone, and is its own: what it serves changes."""
     limits = Limits()
     server = Running(
-        create_service([models / "v1.endocil"], models, None, limits), limits, Log(io.StringIO())
+        Service(ServedModels.load([models / "v1.endocil"], models), Runs(None), limits), limits, Log(io.StringIO())
     )
     context = browser.new_context(viewport={"width": 1200, "height": 900})
     context.set_default_timeout(WAIT)
@@ -524,9 +517,7 @@ def put_into_service(page: "Page", name: str) -> None:
     page.get_by_role("button", name="Replace").press("Enter")
 
 
-def test_models_show_their_cards_and_can_be_exchanged(
-    exchanging: tuple["Page", Running], models: Path
-) -> None:
+def test_models_show_their_cards_and_can_be_exchanged(exchanging: tuple["Page", Running], models: Path) -> None:
     page, _ = exchanging
     digest = Model.load(models / "v1.endocil").digest
     assert page.locator(".card h2").inner_text() == f"colon, spring model-1, {digest[:8]}"
@@ -539,10 +530,7 @@ def test_models_show_their_cards_and_can_be_exchanged(
     assert page.evaluate(focus) == "Replace"
     shot(page, "invalid-model")
     put_into_service(page, "v2.endocil")
-    until(
-        page,
-        "document.getElementById('models-status').textContent === 'v2.endocil is now in use as model-1.'",
-    )
+    until(page, "document.getElementById('models-status').textContent === 'v2.endocil is now in use as model-1.'")
     assert page.locator(".card h2").inner_text().startswith("colon, summer")
     assert page.get_by_label("Other model file").input_value() == "v2.endocil"
     assert page.evaluate(focus) == "Replace"
@@ -558,9 +546,7 @@ def csv_rows(page: "Page") -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(Path(download.value.path()).read_text("utf-8-sig"))))
 
 
-def test_after_an_exchange_the_images_are_asked_again(
-    exchanging: tuple["Page", Running], models: Path
-) -> None:
+def test_after_an_exchange_the_images_are_asked_again(exchanging: tuple["Page", Running], models: Path) -> None:
     page, _ = exchanging
     page.get_by_role("link", name="Images").click()
     give(page, ("polyp.png", POLYP), ("cecum.png", CECUM))
@@ -594,14 +580,12 @@ def test_an_exchange_by_others_is_noticed_with_the_next_answer(
     )
     urllib.request.urlopen(swap, timeout=30).close()
     first, second = (Model.load(models / name).digest for name in ("v1.endocil", "v2.endocil"))
-    assert [(row["model"], row["digest"]) for row in csv_rows(page)] == [
-        (f"colon, spring ({first[:8]})", first)
-    ]
+    assert [(row["model"], row["digest"]) for row in csv_rows(page)] == [(f"colon, spring ({first[:8]})", first)]
     held: list[Route] = []
     page.route("**/api/v1/models", lambda route: held.append(route))
     give(page, ("cecum.png", CECUM))
     answered(page, 2)
-    names = [row["model"] for row in csv_rows(page)]  # of the new bundle nothing is known yet but its digest
+    names = [row["model"] for row in csv_rows(page)]  # of the new model nothing is known yet but its digest
     assert names == [f"colon, spring ({first[:8]})", f"model-1 ({second[:8]})"]
     until_held(page, held)
     for route in held:
@@ -629,8 +613,7 @@ def test_runs_are_listed_and_their_reports_open_in_a_sandbox(opened: Opened, run
     assert report.locator("#theme").is_visible()  # and its script
     assert report.evaluate("window.origin") == "null"
     fetched = report.evaluate(
-        "address => fetch(address).then(() => 'reached', () => 'blocked')",
-        f"{page.url.split('#')[0]}api/v1/models",
+        "address => fetch(address).then(() => 'reached', () => 'blocked')", f"{page.url.split('#')[0]}api/v1/models"
     )
     assert fetched == "blocked"
 
@@ -648,7 +631,7 @@ def test_runs_that_are_not_listed_are_counted(opened: Opened, runs_folder: Path)
     assert page.inner_text("#runs-status") == told
 
 
-def test_a_bundle_that_flags_nothing_as_unlike_says_so(opened: Opened) -> None:
+def test_a_model_that_flags_nothing_as_unlike_says_so(opened: Opened) -> None:
     page = opened("v1.endocil")
 
     def without(route: "Route") -> None:
@@ -698,29 +681,19 @@ def test_the_examples_of_the_documentation_work_as_they_stand(opened: Opened, ru
             asked = urllib.request.Request(words[-1], None, told, method="POST" if "-X" in words else "GET")
             with urllib.request.urlopen(asked, timeout=30) as answer:  # raises where it is refused
                 kinds[words[-1].rpartition("/")[2]] = answer.headers.get_content_type()
-    assert (kinds["0.png"], kinds["report"], kinds["session"]) == (
-        "image/png",
-        "text/html",
-        "application/json",
-    )
+    assert (kinds["0.png"], kinds["report"], kinds["session"]) == ("image/png", "text/html", "application/json")
     assert len(kinds) == 8
     page.get_by_role("link", name="Runs").click()
     page.wait_for_selector("#runs-table tbody tr")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_can_be_read_and_everything_fits_a_phone(
-    opened: Opened, runs_folder: Path, scheme: str
-) -> None:
+def test_every_text_can_be_read_and_everything_fits_a_phone(opened: Opened, runs_folder: Path, scheme: str) -> None:
     page = opened(width=390, color_scheme=scheme, runs=runs_folder)
     page.wait_for_selector("#drop")
     assert fits(page)
     shot(page, f"phone-empty-{scheme}")
-    give(
-        page,
-        ("a-very-long-name-of-a-file-that-does-not-fit-into-one-line-of-a-phone.png", POLYP),
-        ("none.png", b"x"),
-    )
+    give(page, ("a-very-long-name-of-a-file-that-does-not-fit-into-one-line-of-a-phone.png", POLYP), ("none.png", b"x"))
     page.select_option("#compare", index=2)
     answered(page, 2)
     assert fits(page)

@@ -1,7 +1,10 @@
 """CFG against autograd and its known limits, in float64 on a small network."""
 
+from typing import Any
+
 import pytest
 import torch
+from present import present
 from torch import Tensor, nn
 
 from endocil import (
@@ -49,18 +52,18 @@ def by_autograd(net: Net, name: str) -> Tensor:
     return torch.cat([weight, bias[:, None]], dim=1)
 
 
-def stepped(net: Net, rule: GradientRule, **options: float) -> dict[str, Tensor]:
+def stepped(net: Net, rule: GradientRule, **options: Any) -> dict[str, Tensor]:
     """One step's gradients of every parameter under a rule."""
     net.zero_grad()
     found = outcome(net, **options)
-    n = len(found.logits)
+    n = len(present(found.logits))
     collected = rule.collect(found, n)
-    sum(loss.sum() / n for loss in found.losses.values()).backward()
+    (torch.cat([*found.losses.values()]).sum() / n).backward()
     rule.apply(collected)
     return {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
 
 
-def rule_for(net: Net, **options: float) -> CalibratedGradient:
+def rule_for(net: Net, **options: Any) -> CalibratedGradient:
     return CalibratedGradient(net.classifier, class_balanced_weights(COUNTS), **options)
 
 
@@ -152,7 +155,7 @@ def test_matrices_of_shares_add_up_to_those_of_the_whole_batch() -> None:
         Outcome({name: loss[share] for name, loss in whole.losses.items()}, whole.logits, whole.features)
         for share in (slice(0, 5), slice(5, 12))
     ]
-    apart = sum(rule.collect(part, 12)["classification"] for part in parts)
+    apart = torch.stack([rule.collect(part, 12)["classification"] for part in parts]).sum(dim=0)
     assert torch.allclose(apart, together, atol=1e-14)
 
 

@@ -5,7 +5,7 @@ import torch
 from pictures import make_images
 
 from endocil import EndocilError
-from endocil.data.augment import Augmentation
+from endocil.data.augment import IMAGENET, Augmentation
 from endocil.data.batches import ImageSet, cut, plain_batches, training_batches
 from endocil.data.seeding import generator
 
@@ -36,8 +36,7 @@ def test_batches_of_one_image_are_refused() -> None:
 def test_order_and_augmentation_depend_on_the_key_alone() -> None:
     images = everything([7, 6])
     one, same, other = (
-        list(training_batches(images, 4, Augmentation(), 0, key, CPU))
-        for key in [(0, 0, 3), (0, 0, 3), (0, 0, 4)]
+        list(training_batches(images, 4, Augmentation(), 0, key, CPU)) for key in [(0, 0, 3), (0, 0, 3), (0, 0, 4)]
     )
     assert all(torch.equal(a.images, b.images) for a, b in zip(one, same, strict=True))
     assert not torch.equal(one[0].images, other[0].images)
@@ -65,5 +64,5 @@ def test_hold_out_takes_as_many_of_each_class_but_never_the_only_image() -> None
 
 def test_plain_batches_keep_the_order_and_are_not_augmented() -> None:
     images = everything([3, 2])
-    whole = torch.cat(list(plain_batches(images, 2, CPU)))
-    assert torch.equal(whole, next(plain_batches(images, 5, CPU)))
+    whole = torch.cat(list(plain_batches(images, 2, CPU, IMAGENET)))
+    assert torch.equal(whole, next(plain_batches(images, 5, CPU, IMAGENET)))

@@ -107,11 +107,7 @@ def test_the_folder_of_the_environment_is_used(tmp_path: Path, monkeypatch: pyte
 def test_progress_ends_at_the_number_of_images(tmp_path: Path) -> None:
     calls: list[tuple[int, int]] = []
     load_images(
-        make_table(CountingReader()),
-        SIZE,
-        folder=tmp_path,
-        progress=lambda *call: calls.append(call),
-        workers=3,
+        make_table(CountingReader()), SIZE, folder=tmp_path, progress=lambda *call: calls.append(call), workers=3
     )
     assert calls[-1] == (100, 100)
     assert calls == sorted(calls)
@@ -156,11 +152,7 @@ def test_a_build_that_crashed_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert stored(tmp_path) == [".jsonl", ".part"]  # nothing that counts as pixels
     reader, calls = CountingReader(["3"]), list[int]()
     images = load_images(
-        make_table(reader),
-        SIZE,
-        folder=tmp_path,
-        skip_unreadable=True,
-        progress=lambda done, _: calls.append(done),
+        make_table(reader), SIZE, folder=tmp_path, skip_unreadable=True, progress=lambda done, _: calls.append(done)
     )
     assert sorted(map(int, reader.reads)) == list(range(64, 100))  # two chunks of 32 were there
     assert calls == [96, 100]
@@ -246,9 +238,7 @@ def test_a_disk_that_fails_at_the_end_is_named(tmp_path: Path, monkeypatch: pyte
     assert stored(tmp_path / "full") == [".jsonl", ".part"]
 
 
-def test_a_build_without_a_lock_leaves_nothing_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_build_without_a_lock_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "lock", lambda _: "none")
     with pytest.raises(RuntimeError):
         load_images(make_table(CountingReader(explode="70")), SIZE, folder=tmp_path)
@@ -257,9 +247,7 @@ def test_a_build_without_a_lock_leaves_nothing_behind(
     assert stored(tmp_path) == [".json", ".npy"]
 
 
-def test_a_crash_between_pixels_and_facts_is_built_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_crash_between_pixels_and_facts_is_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -288,6 +276,17 @@ def damage_header(npy: Path, _: Path) -> None:
     npy.write_bytes(b"garbage" + npy.read_bytes()[7:])
 
 
+def damage_one_bit(npy: Path, _: Path) -> None:
+    content = bytearray(npy.read_bytes())
+    content[128 + 71 * SIZE * SIZE * 3 + 17] ^= 4
+    npy.write_bytes(content)
+
+
+def damage_last_bit(npy: Path, _: Path) -> None:
+    content = npy.read_bytes()
+    npy.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
 def damage_facts(_: Path, facts: Path) -> None:
     facts.write_text('{"checksum": 1')
 
@@ -298,19 +297,22 @@ def damage_other_facts(_: Path, facts: Path) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [damage_cut, damage_zero, damage_other_array, damage_header, damage_facts, damage_other_facts],
+    [
+        *(damage_cut, damage_zero, damage_other_array, damage_header, damage_one_bit, damage_last_bit),
+        *(damage_facts, damage_other_facts),
+    ],
 )
-def test_a_damaged_cache_is_built_again(tmp_path: Path, damage: object) -> None:
+def test_a_damaged_cache_is_built_again(tmp_path: Path, damage: Callable[[Path, Path], None]) -> None:
     table = make_table(CountingReader())
     load_images(table, SIZE, folder=tmp_path)
     digest = table.digest(SIZE)
-    damage(tmp_path / f"{digest}.npy", tmp_path / f"{digest}.json")  # type: ignore[operator]
+    sound = (tmp_path / f"{digest}.npy").read_bytes()
+    damage(tmp_path / f"{digest}.npy", tmp_path / f"{digest}.json")
     assert colours(load_images(table, SIZE, folder=tmp_path)) == list(range(100))
+    assert (tmp_path / f"{digest}.npy").read_bytes() == sound
 
 
-def test_a_full_disk_is_said_before_anything_is_decoded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_said_before_anything_is_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "free_bytes", lambda _: 100)
     reader = CountingReader()
     with pytest.raises(EndocilError, match=r"need 19,200 bytes, but 100 are free .*ENDOCIL_CACHE"):
@@ -325,9 +327,9 @@ def test_a_cache_that_cannot_be_written_names_the_way_out(tmp_path: Path) -> Non
         load_images(make_table(CountingReader()), SIZE, folder=tmp_path / "file")
 
 
-def test_a_reader_that_gives_the_wrong_shape_is_refused(tmp_path: Path) -> None:
+def test_a_reader_that_gives_the_wrong_shape_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = CountingReader()
-    reader.read = lambda image_id, size: np.zeros((size, size), np.uint8)  # type: ignore[method-assign]
+    monkeypatch.setattr(reader, "read", lambda image_id, size: np.zeros((size, size), np.uint8))
     with pytest.raises(EndocilError, match=r"'0' as uint8 of shape \(8, 8\)"):
         load_images(make_table(reader), SIZE, folder=tmp_path)
 
@@ -343,9 +345,7 @@ def test_two_processes_at_once_build_one_cache(tmp_path: Path) -> None:
     log, folder = tmp_path / "log", tmp_path / "cache"
     context = multiprocessing.get_context("spawn")
     both_ready = context.Barrier(2)
-    both = [
-        context.Process(target=build_in_another_process, args=(log, folder, both_ready)) for _ in range(2)
-    ]
+    both = [context.Process(target=build_in_another_process, args=(log, folder, both_ready)) for _ in range(2)]
     for process in both:
         process.start()
     for process in both:

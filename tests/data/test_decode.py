@@ -65,9 +65,7 @@ def test_a_gray_jpeg_and_a_gray_png_become_three_equal_channels() -> None:
 
 def test_a_palette_image_is_read_by_its_colours() -> None:
     flat = Image.new("RGB", (20, 20), (200, 30, 90))
-    assert (
-        decode(encoded(flat.convert("P", palette=Image.Palette.ADAPTIVE), "PNG"), 8) == [200, 30, 90]
-    ).all()
+    assert (decode(encoded(flat.convert("P", palette=Image.Palette.ADAPTIVE), "PNG"), 8) == [200, 30, 90]).all()
 
 
 def test_a_cmyk_jpeg_is_read_by_its_colours() -> None:
@@ -126,11 +124,7 @@ def test_a_pipe_a_device_and_a_file_without_end_are_unreadable_at_once(
     (tmp_path / "large.jpg").write_bytes(bytes(2000))
     monkeypatch.setattr(opening, "LARGEST", 1000)
     reader = FileReader(tmp_path)
-    for name, reason in (
-        ("pipe", "not a file"),
-        ("zero", "not a file"),
-        ("large", "2,000 bytes; at most 1,000"),
-    ):
+    for name, reason in (("pipe", "not a file"), ("zero", "not a file"), ("large", "2,000 bytes; at most 1,000")):
         with pytest.raises(UnreadableImageError, match=reason):
             reader.read(f"{name}.jpg", 8)
     for name in ("pipe", "zero"):
@@ -224,14 +218,10 @@ def test_a_missing_file_is_unreadable_but_a_failing_disk_is_an_error(
 
 @pytest.mark.parametrize(("width", "height"), [(720, 576), (1920, 1080), (331, 257)])
 @pytest.mark.parametrize("size", [64, 128, 256])
-def test_a_large_jpeg_differs_little_from_the_one_that_pillow_decodes_whole(
-    width: int, height: int, size: int
-) -> None:
+def test_a_large_jpeg_differs_little_from_the_one_that_pillow_decodes_whole(width: int, height: int, size: int) -> None:
     noise = np.random.default_rng(0).normal(0, 6, (height, width, 1))
     data = encoded(
-        Image.fromarray((np.asarray(picture(width, height)) + noise).clip(0, 255).astype(np.uint8)),
-        "JPEG",
-        quality=90,
+        Image.fromarray((np.asarray(picture(width, height)) + noise).clip(0, 255).astype(np.uint8)), "JPEG", quality=90
     )
     plain = expected(size, Image.open(io.BytesIO(data)).convert("RGB"))
     difference = np.abs(decode(data, size) - plain)
@@ -265,17 +255,10 @@ def test_sixteen_bit_colour_keeps_the_upper_eight_bits() -> None:
     rows = (b"\0" + (np.array([200, 30, 90] * 4) * 257).astype(">u2").tobytes()) * 4
 
     def chunk(name: bytes, content: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
-        )
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
 
     header = struct.pack(">IIBBBBB", 4, 4, 16, 2, 0, 0, 0)
-    data = (
-        b"\x89PNG\r\n\x1a\n"
-        + chunk(b"IHDR", header)
-        + chunk(b"IDAT", zlib.compress(rows))
-        + chunk(b"IEND", b"")
-    )
+    data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
     assert (decode(data, 4) == [200, 30, 90]).all()
 
 

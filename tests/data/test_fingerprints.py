@@ -11,9 +11,9 @@ from PIL import Image
 from scenes import SIZE, originals, table_of, write_folder
 
 from endocil.data import fingerprints as module
+from endocil.data.black_frame import cropped
 from endocil.data.decode import FileReader
 from endocil.data.fingerprints import colour, detail, fingerprints, gray_values
-from endocil.data.frame import cropped
 from endocil.datasets import synthetic
 from endocil.datasets.folder import load
 
@@ -41,17 +41,10 @@ def test_unreadable_files_are_listed_with_a_reason_and_have_empty_rows(folder: P
     whole = (folder / "a" / "1.png").read_bytes()
     (folder / "b" / "6.png").write_bytes(whole[: len(whole) // 2])
     table = load(root=str(folder))
-    for found in (
-        fingerprints(table, folder=tmp_path),
-        fingerprints(table, folder=tmp_path),
-    ):  # measured, kept
+    for found in (fingerprints(table, folder=tmp_path), fingerprints(table, folder=tmp_path)):  # measured, kept
         assert [name for name, _ in found.unreadable] == ["a/0.png", "b/5.jpg", "b/6.png"]
         assert all(reason for _, reason in found.unreadable)
-        assert [table.ids[row] for row in np.flatnonzero(~found.readable)] == [
-            "a/0.png",
-            "b/5.jpg",
-            "b/6.png",
-        ]
+        assert [table.ids[row] for row in np.flatnonzero(~found.readable)] == ["a/0.png", "b/5.jpg", "b/6.png"]
         assert not found.details[~found.readable].any()
 
 
@@ -98,8 +91,13 @@ def test_pictures_that_differ_in_one_pixel_are_no_exact_duplicates(tmp_path: Pat
 def test_only_candidates_are_decoded_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = originals(2)
     root = write_folder(tmp_path / "data", {"a/1.png": one, "a/2.png": one, "a/3.png": other})
-    whole, seen = FileReader.whole, []
-    monkeypatch.setattr(FileReader, "whole", lambda self, name: seen.append(name) or whole(self, name))
+    whole, seen = FileReader.whole, list[str]()
+
+    def counted(reader: FileReader, name: str) -> Image.Image:
+        seen.append(name)
+        return whole(reader, name)
+
+    monkeypatch.setattr(FileReader, "whole", counted)
     fingerprints(load(root=str(root)), folder=tmp_path)
     assert sorted(seen) == ["a/1.png", "a/2.png"]
 

@@ -11,12 +11,7 @@ from scenes import COPIES, originals, prints_of, random_prints, write_folder
 from endocil.data import near_duplicates as module
 from endocil.data import near_duplicates as search
 from endocil.data.fingerprints import Fingerprints, fingerprints
-from endocil.data.near_duplicates import (
-    NearDuplicates,
-    near_duplicate_groups,
-    near_duplicates,
-    near_duplicates_of,
-)
+from endocil.data.near_duplicates import NearDuplicates, near_duplicate_groups, near_duplicates, near_duplicates_of
 from endocil.datasets import synthetic
 from endocil.datasets.folder import load
 

@@ -10,10 +10,11 @@ import pytest
 from readers import IDS, PythonReader, ThreadReader
 
 from endocil.data.readers import Renamed, read_in_chunks
+from endocil.data.table import Reader
 from endocil.errors import EndocilError
 
 
-def read_all(reader: PythonReader, workers: int) -> tuple[np.ndarray, list[tuple[str, str]]]:
+def read_all(reader: Reader, workers: int) -> tuple[np.ndarray, list[tuple[str, str]]]:
     chunks = list(read_in_chunks(reader, IDS, 4, workers))
     return np.concatenate([pixels for pixels, _ in chunks]), [bad for _, failed in chunks for bad in failed]
 
@@ -23,9 +24,7 @@ def process_numbers(pixels: np.ndarray) -> set[int]:
     return {int.from_bytes(bytes(first), "little") for first in readable[:, 0, 0]}
 
 
-@pytest.mark.parametrize(
-    ("reader", "workers"), [(ThreadReader(), 1), (ThreadReader(), 4), (PythonReader(), 2)]
-)
+@pytest.mark.parametrize(("reader", "workers"), [(ThreadReader(), 1), (ThreadReader(), 4), (PythonReader(), 2)])
 def test_every_way_of_reading_gives_all_images_in_order(reader: PythonReader, workers: int) -> None:
     pixels, unreadable = read_all(reader, workers)
     expected = [0 if image_id == "5" else int(image_id) % 256 for image_id in IDS]
@@ -70,12 +69,10 @@ def test_a_script_without_a_main_guard_runs_once(tmp_path: Path) -> None:
     assert done.stdout.count("the script runs") == 1
 
 
-def test_a_reader_of_the_users_script_stays_in_threads_also_inside_another_one(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_reader_of_the_users_script_stays_in_threads_also_inside_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     outer = Renamed(PythonReader(), {})
-    pixels, _ = read_all(outer, 2)  # type: ignore[arg-type]
+    pixels, _ = read_all(outer, 2)
     assert os.getpid() % 2**24 not in process_numbers(pixels)
     monkeypatch.setattr(PythonReader, "__module__", "__main__")
-    pixels, _ = read_all(outer, 2)  # type: ignore[arg-type]
+    pixels, _ = read_all(outer, 2)
     assert process_numbers(pixels) == {os.getpid() % 2**24}

@@ -1,6 +1,7 @@
 """Splits: nobody on two sides, nothing lost, the same whatever the order of the files."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,23 +23,19 @@ from endocil.data.splits import (
     grouped_by_pattern,
 )
 from endocil.io.files import write_csv
-from endocil.runs.build import scenario_of
+from endocil.runs.parts import scenario_of
 from endocil.settings.settings import load_settings
 
-FIFTH = {"validation": 0.0, "folds": Folds(), "seed": 1993}
+FIFTH: dict[str, Any] = {"validation": 0.0, "folds": Folds(), "seed": 1993}
 
 
-def table_of(
-    rows: list[tuple[int, str]], *, parts: tuple[str, ...] = (), arrivals: tuple[int, ...] = ()
-) -> ImageTable:
+def table_of(rows: list[tuple[int, str]], *, parts: tuple[str, ...] = (), arrivals: tuple[int, ...] = ()) -> ImageTable:
     """(class, group) of each image; classes are named c0, c1, ..."""
     labels = np.array([label for label, _ in rows])
     classes = tuple(f"c{i}" for i in range(labels.max() + 1))
     ids = tuple(f"c{label}/{i:04d}.jpg" for i, (label, _) in enumerate(rows))
     groups = tuple(group for _, group in rows)
-    return ImageTable(
-        ids, labels, classes, NoReader(), groups, ("",) * len(ids), parts=parts, arrivals=arrivals
-    )
+    return ImageTable(ids, labels, classes, NoReader(), groups, ("",) * len(ids), parts=parts, arrivals=arrivals)
 
 
 def sides(groups: tuple[str, ...], part: np.ndarray) -> dict[str, set[str]]:
@@ -49,9 +46,9 @@ def sides(groups: tuple[str, ...], part: np.ndarray) -> dict[str, set[str]]:
     return found
 
 
-ROWS = st.lists(
-    st.tuples(st.integers(0, 3), st.sampled_from(["", *"abcdefghij"])), min_size=1, max_size=60
-).filter(lambda rows: any(group for _, group in rows) and {label for label, _ in rows} >= {0})
+ROWS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["", *"abcdefghij"])), min_size=1, max_size=60).filter(
+    lambda rows: any(group for _, group in rows) and {label for label, _ in rows} >= {0}
+)
 
 
 @given(rows=ROWS, validation=st.sampled_from([0.0, 0.2]), folds=st.sampled_from([None, 2, 5]), data=st.data())
@@ -61,7 +58,7 @@ def test_no_group_is_ever_on_two_sides_no_image_is_lost_and_the_order_of_files_c
 ) -> None:
     table = table_of(rows)
     fold = data.draw(st.integers(0, (folds or 1) - 1))
-    how = {"validation": validation, "folds": Folds(folds, fold), "seed": data.draw(st.integers(0, 3))}
+    how: dict[str, Any] = {"validation": validation, "folds": Folds(folds, fold), "seed": data.draw(st.integers(0, 3))}
     split = by_group(table, **how)
     assert len(split.part) == len(table)
     assert set(split.part) <= {TRAIN, VALIDATION, TEST}
@@ -94,12 +91,7 @@ def test_a_class_of_several_groups_of_its_own_is_tested_and_one_that_cannot_be_i
 
 
 def test_a_grouped_split_is_as_stratified_as_groups_allow() -> None:
-    rows = [
-        (label, f"p{label}-{patient}")
-        for label in range(4)
-        for patient in range(50)
-        for _ in range(1 + label)
-    ]
+    rows = [(label, f"p{label}-{patient}") for label in range(4) for patient in range(50) for _ in range(1 + label)]
     table = table_of(rows)
     part = by_group(table, **FIFTH).part
     shares = [(part[table.labels == label] == TEST).mean() for label in range(4)]
@@ -108,10 +100,9 @@ def test_a_grouped_split_is_as_stratified_as_groups_allow() -> None:
 
 def test_folds_test_every_image_exactly_once() -> None:
     table = table_of([(label, f"p{i % 17}") for i in range(200) for label in [i % 3]])
-    for split in (lambda f: by_group(table, **{**FIFTH, "folds": f}).part,
-                  lambda f: by_image(table, **{**FIFTH, "folds": f}).part):  # fmt: skip
-        tested = sum((split(Folds(5, fold)) == TEST).astype(int) for fold in range(5))
-        assert tested.tolist() == [1] * len(table)
+    for split in (by_group, by_image):
+        parts = [split(table, **{**FIFTH, "folds": Folds(5, fold)}).part for fold in range(5)]
+        assert np.sum([part == TEST for part in parts], axis=0).tolist() == [1] * len(table)
 
 
 def test_a_class_in_one_group_trains_and_is_named() -> None:
@@ -127,19 +118,15 @@ def test_a_class_that_no_fold_reaches_is_not_said_to_lie_in_one_group() -> None:
     assert ("class 'c1' is learned and not tested: none of its 3 groups is in the test part",) in found
 
 
-@given(
-    rows=ROWS, validation=st.sampled_from([0.0, 0.02, 0.3]), folds=st.sampled_from([None, 5]), data=st.data()
-)
+@given(rows=ROWS, validation=st.sampled_from([0.0, 0.02, 0.3]), folds=st.sampled_from([None, 5]), data=st.data())
 @settings(max_examples=100, deadline=None)
 def test_a_split_by_image_does_not_depend_on_the_order_of_files(
     rows: list[tuple[int, str]], validation: float, folds: int | None, data: st.DataObject
 ) -> None:
     table = table_of([(0, ""), (1, ""), (2, ""), (3, ""), *rows] * 3)
-    how = {"validation": validation, "folds": Folds(folds), "seed": 1993}
+    how: dict[str, Any] = {"validation": validation, "folds": Folds(folds), "seed": 1993}
     order = data.draw(st.permutations(range(len(table))))
-    assert (
-        by_image(table.take(order), **how).part.tolist() == by_image(table, **how).part[list(order)].tolist()
-    )
+    assert by_image(table.take(order), **how).part.tolist() == by_image(table, **how).part[list(order)].tolist()
 
 
 def test_a_share_for_validation_holds_at_least_an_image_of_each_class_or_says_so() -> None:
@@ -148,9 +135,7 @@ def test_a_share_for_validation_holds_at_least_an_image_of_each_class_or_says_so
         part = split(many, **{**FIFTH, "validation": 0.02}).part
         assert all(VALIDATION in part[many.labels == label] for label in (0, 1))
     few = table_of([(0, f"p{i}") for i in range(9)] + [(1, "q0"), (1, "q1")])
-    chosen = load_settings(
-        {"data": {"root": "x"}, "scenario": {"tasks": 1, "split_by": "group", "validation": 0.2}}
-    )
+    chosen = load_settings({"data": {"root": "x"}, "scenario": {"tasks": 1, "split_by": "group", "validation": 0.2}})
     assert "no validation image, as there are too few images or groups: c1" in scenario_of(few, chosen).notes
 
 
@@ -211,12 +196,7 @@ def test_a_given_split_is_taken_as_it_is_and_folds_by_their_number() -> None:
     table = table_of([(0, "")] * 4, parts=("train", "test", "validation", "train"))
     assert by_given(table, **FIFTH).part.tolist() == ["train", "test", "validation", "train"]
     folds = table_of([(0, "")] * 4, parts=("0", "1", "1", "0"))
-    assert by_given(folds, **{**FIFTH, "folds": Folds(2, 1)}).part.tolist() == [
-        "train",
-        "test",
-        "test",
-        "train",
-    ]
+    assert by_given(folds, **{**FIFTH, "folds": Folds(2, 1)}).part.tolist() == ["train", "test", "test", "train"]
     with pytest.raises(EndocilError, match=r"has the folds 0, 1; set scenario\.folds = 2"):
         by_given(folds, **{**FIFTH, "folds": Folds(3, 2)})
     with pytest.raises(EndocilError, match="4 of 4 images have no part"):
@@ -226,16 +206,10 @@ def test_a_given_split_is_taken_as_it_is_and_folds_by_their_number() -> None:
 def test_a_recorded_split_can_be_given_back_and_another_data_sets_is_refused(tmp_path: Path) -> None:
     table = table_of([(i % 2, f"p{i % 7}") for i in range(40)])
     part = by_group(table, **FIFTH).part
-    rows = [
-        (image, table.classes[label], one)
-        for image, label, one in zip(table.ids, table.labels, part, strict=True)
-    ]
+    rows = [(image, table.classes[label], one) for image, label, one in zip(table.ids, table.labels, part, strict=True)]
     write_csv(tmp_path / "split.csv", ("image", "class", "part"), rows)
     assert by_file(table, tmp_path / "split.csv").part.tolist() == part.tolist()
-    assert (
-        "1 images of the split file are not here"
-        in by_file(table.take(range(39)), tmp_path / "split.csv").notes[0]
-    )
+    assert "1 images of the split file are not here" in by_file(table.take(range(39)), tmp_path / "split.csv").notes[0]
     write_csv(tmp_path / "other.csv", ("image", "class", "part"), rows[1:])
     with pytest.raises(EndocilError, match=r"has the image c0/0000\.jpg of 'c0' not at all"):
         by_file(table, tmp_path / "other.csv")
@@ -254,8 +228,7 @@ def test_tasks_may_come_with_the_data() -> None:
     assert [(task.n_old, task.n_new) for task in scenario.tasks] == [(0, 2), (2, 2)]
     with pytest.raises(EndocilError, match="does not say when 'c0' arrives"):
         arrival_order(table_of([(0, "")]))
-    with pytest.raises(EndocilError, match="'c0' arrives in task 0 and in task 1"):
-        arrival_order(table_of([(0, ""), (0, "")], arrivals=(0, 1)))
+    assert arrival_order(table_of([(0, ""), (0, "")], arrivals=(0, 1))) == (["c0"], [1, 0])  # it comes back
 
 
 @pytest.mark.parametrize(
@@ -270,7 +243,7 @@ def test_tasks_may_come_with_the_data() -> None:
         ({"folds": 3, "fold": 3}, "expected at least 2 folds, counted from 0"),
     ],
 )
-def test_settings_that_contradict_each_other_are_refused(scenario: dict, message: str) -> None:
+def test_settings_that_contradict_each_other_are_refused(scenario: dict[str, Any], message: str) -> None:
     table = table_of([(i % 2, "") for i in range(20)])
     chosen = load_settings({"data": {"root": "x"}, "scenario": {"tasks": 2, **scenario}})
     with pytest.raises(EndocilError, match=message):

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -79,9 +80,9 @@ def test_an_unknown_class_is_refused_with_the_known_ones() -> None:
         ({"labels": np.array([0, -1, 2, 1])}, "'1.jpg' has label -1"),
     ],
 )
-def test_a_table_that_does_not_fit_together_is_refused(change: dict[str, object], message: str) -> None:
+def test_a_table_that_does_not_fit_together_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(EndocilError, match=message):
-        replace(make(), **change)  # type: ignore[arg-type]
+        replace(make(), **change)
 
 
 def test_the_table_does_not_change_with_the_array_it_was_made_from() -> None:

@@ -33,7 +33,7 @@ def test_clearing_removes_what_the_package_wrote_and_nothing_else(
     kinds = {kept.kind for kept in contents(folder)}
     assert kinds == {
         "decoded images",
-        "measured images (audit)",
+        "fingerprints (audit)",
         "extracted archives",
         "unfinished or left by a killed process",
     }
@@ -50,8 +50,6 @@ def test_clearing_removes_what_the_package_wrote_and_nothing_else(
     assert f"total: {size:,} bytes" in told
     cache(clear=True)
     assert f"{size:,} bytes freed" in capsys.readouterr().out
-    assert sorted(path for path in folder.rglob("*") if path.is_file()) == sorted(
-        [*mine, folder / f"{'b' * 64}.npy"]
-    )
+    assert sorted(path for path in folder.rglob("*") if path.is_file()) == sorted([*mine, folder / f"{'b' * 64}.npy"])
     assert (tmp_path / "data/a/1.png").exists()
     load_images(table, 8)  # it is made again

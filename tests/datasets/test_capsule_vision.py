@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import layouts
 import pytest
@@ -18,9 +19,7 @@ GROUPS = ("", layouts.VIDEO_A, "", layouts.VIDEO_B, "", "", layouts.VIDEO_A, "")
 
 @pytest.mark.parametrize("inline", [True, False])
 @pytest.mark.parametrize("level", ["", "Dataset", "Dataset/training", "Dataset/training/Normal"])
-def test_parts_sources_videos_and_frames_come_from_the_paths(
-    tmp_path: Path, level: str, inline: bool
-) -> None:
+def test_parts_sources_videos_and_frames_come_from_the_paths(tmp_path: Path, level: str, inline: bool) -> None:
     table = load(root=str(layouts.write_capsule_vision(tmp_path / "data", inline=inline) / level))
     assert table.ids == TRAINED
     assert [table.classes[label] for label in table.labels] == [image.split("/")[1] for image in TRAINED]
@@ -47,7 +46,7 @@ def test_the_labelled_test_set_is_the_third_part(tmp_path: Path, how: str) -> No
     if how == "in one folder":
         layouts.write_capsule_test(root)
         layouts.write_capsule_labels(root / "test_data.xlsx")
-        options = {}
+        options: dict[str, Any] = {}
     else:
         test = layouts.write_capsule_test(tmp_path / "elsewhere")
         labels = layouts.write_capsule_labels(tmp_path / "labels/test_data.xlsx")
@@ -71,7 +70,7 @@ def test_a_test_set_without_labels_is_left_out_with_the_way_out(tmp_path: Path) 
 def test_tables_and_folders_that_do_not_agree_are_said(tmp_path: Path) -> None:
     root = layouts.write_capsule_vision(tmp_path)
     (root / "Dataset/training/Normal/KID/normal-1.jpg").rename(root / "Dataset/training/Worms/normal-1.jpg")
-    rows = [
+    rows: list[tuple[str | int, ...]] = [
         ("image_path", "Dataset", "Polyp", "Erosion"),
         ("validation\\Polyp\\SEE-AI\\image00042.jpg", "SEE-AI", 0, 1),
     ]
@@ -95,9 +94,7 @@ def test_tables_and_folders_that_do_not_agree_are_said(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_table_that_labels_no_test_set_is_refused(
-    tmp_path: Path, rows: list[tuple[str, ...]], message: str
-) -> None:
+def test_a_table_that_labels_no_test_set_is_refused(tmp_path: Path, rows: list[tuple[str, ...]], message: str) -> None:
     root = layouts.write_capsule_vision(tmp_path / "root")
     labels = layouts.write_xlsx(tmp_path / "labels.xlsx", rows)
     with pytest.raises(DataError, match=message):
@@ -105,12 +102,9 @@ def test_a_table_that_labels_no_test_set_is_refused(
 
 
 def test_of_a_workbook_the_first_sheet_is_read_and_empty_cells_are_empty(tmp_path: Path) -> None:
-    rows = [("a", "b", "c & <d>"), ("training\\x", 7, "é"), ("", "", "last")]
+    rows: list[tuple[str | int, ...]] = [("a", "b", "c & <d>"), ("training\\x", 7, "é"), ("", "", "last")]
     path = layouts.write_xlsx(tmp_path / "table.xlsx", rows)
-    assert read_xlsx(path) == [
-        {"a": "training\\x", "b": "7", "c & <d>": "é"},
-        {"a": "", "b": "", "c & <d>": "last"},
-    ]
+    assert read_xlsx(path) == [{"a": "training\\x", "b": "7", "c & <d>": "é"}, {"a": "", "b": "", "c & <d>": "last"}]
 
 
 def sheet(rows: str) -> str:

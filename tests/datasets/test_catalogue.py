@@ -15,13 +15,9 @@ from PIL import Image
 from endocil.cli import data as downloads
 from endocil.data.scenario import Scenario, keep_classes
 from endocil.data.splits import TEST, TRAIN
-from endocil.datasets.public import catalogue, hyper_kvasir
-from endocil.datasets.public.catalogue import CATALOGUE, as_published, describe, find
-from endocil.datasets.public.downloads import check_archive
-from endocil.datasets.public.facts import Archive
+from endocil.datasets.public.facts import PUBLIC, Archive, check_archive, describe, find, published_table
 from endocil.errors import EndocilError
-from endocil.io import terminal as display
-from endocil.runs.build import scenario_of
+from endocil.runs.parts import scenario_of
 from endocil.settings.settings import load_settings
 
 HYPER_KVASIR_ORDER = (
@@ -35,7 +31,7 @@ def scenario(preset: str) -> Scenario:
     """What a preset makes of the published number of images."""
     settings = load_settings(preset)
     chosen = settings.scenario
-    table = as_published(find(settings.data.name))
+    table = published_table(find(settings.data.name))
     kept = keep_classes(table, minimum=chosen.minimum, leave_out=chosen.leave_out, order=chosen.order)
     return scenario_of(kept, settings)
 
@@ -59,16 +55,14 @@ def test_with_the_published_counts_a_preset_gives_the_papers_tasks_and_test_size
     assert made.counts(TEST).sum() == test
     assert len(made.table) == images == made.counts(TRAIN).sum() + test
     assert made.counts(TEST).tolist() == [n - 4 * n // 5 for n in made.table.counts().tolist()]
-    assert ("Normal" in made.table.classes or "Normal clean mucosa" in made.table.classes) == (
-        "with" in preset
-    )
+    assert ("Normal" in made.table.classes or "Normal clean mucosa" in made.table.classes) == ("with" in preset)
 
 
 def test_the_classes_of_hyper_kvasir_come_in_the_papers_order() -> None:
     assert scenario("hyper-kvasir").table.classes == HYPER_KVASIR_ORDER
 
 
-@pytest.mark.parametrize("preset", [preset for facts in CATALOGUE.values() for preset in facts.presets])
+@pytest.mark.parametrize("preset", [preset for facts in PUBLIC.values() for preset in facts.presets])
 def test_a_preset_differs_from_the_papers_defaults_in_its_data_and_tasks_alone(preset: str) -> None:
     settings, defaults = load_settings(preset), load_settings({})
     assert settings.model_copy(update={"data": defaults.data, "scenario": defaults.scenario}) == defaults
@@ -91,18 +85,14 @@ def test_counts_add_up_and_every_spelling_means_one_class(name: str, n_classes: 
     facts = find(name)
     assert len(facts.classes) == n_classes
     assert sum(facts.classes.values()) == images
-    assert {label: facts.class_of(label) for label in facts.classes} == {
-        label: label for label in facts.classes
-    }
+    assert {label: facts.class_of(label) for label in facts.classes} == {label: label for label in facts.classes}
     assert all(facts.class_of(f" {label.upper()} ".replace(" ", "_")) == label for label in facts.classes)
     assert all(facts.class_of(other) == label for other, label in facts.aliases.items())
     assert facts.class_of("spleen") is None
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
-def test_where_tells_page_archive_terms_citation_and_the_tasks(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("name", PUBLIC)
+def test_where_tells_page_archive_terms_citation_and_the_tasks(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     downloads.where(name)
     told = capsys.readouterr().out
     facts = find(name)
@@ -114,9 +104,7 @@ def test_where_tells_page_archive_terms_citation_and_the_tasks(
 
 
 def test_an_unknown_data_set_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(
-        EndocilError, match="known: hyper-kvasir, gastrovision, kvasir-capsule, capsule-vision"
-    ):
+    with pytest.raises(EndocilError, match="known: hyper-kvasir, gastrovision, kvasir-capsule, capsule-vision"):
         downloads.where("imagenet")
 
 
@@ -124,9 +112,8 @@ def test_an_unknown_data_set_is_refused_with_the_known_ones() -> None:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hyper-Kvasir as if its miniature were all that was ever published."""
     counts = Counter(image.split("/")[0] for image in layouts.HYPER_KVASIR_IDS)
-    facts = replace(hyper_kvasir.FACTS, counts={"": counts}, archives=())
-    monkeypatch.setattr(hyper_kvasir, "FACTS", facts)
-    monkeypatch.setitem(catalogue.CATALOGUE, "hyper-kvasir", facts)
+    facts = replace(PUBLIC["hyper-kvasir"], counts={"": counts}, archives=())
+    monkeypatch.setitem(PUBLIC, "hyper-kvasir", facts)
 
 
 @pytest.mark.usefixtures("small")
@@ -141,9 +128,7 @@ def test_a_complete_download_passes_the_check(tmp_path: Path, capsys: pytest.Cap
 
 
 @pytest.mark.usefixtures("small")
-def test_missing_extra_and_unreadable_images_fail_the_check(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_extra_and_unreadable_images_fail_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = layouts.write_hyper_kvasir(tmp_path)
     lower = root / "labeled-images/lower-gi-tract"
     (lower / "anatomical-landmarks/cecum/aa-1.jpg").unlink()
@@ -182,14 +167,12 @@ def test_an_image_that_was_cut_fails_the_check_unless_only_headers_are_looked_at
 
 
 @pytest.mark.usefixtures("small")
-def test_archives_inside_a_folder_are_extracted_with_progress(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_archives_inside_a_folder_are_extracted_with_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = layouts.write_hyper_kvasir(tmp_path / "data")
     layouts.zip_folder(root / "labeled-images/lower-gi-tract/anatomical-landmarks/cecum", root / "cecum.zip")
     shutil.rmtree(root / "labeled-images/lower-gi-tract/anatomical-landmarks/cecum")
     told: list[str] = []
-    monkeypatch.setattr(display, "plain_progress", lambda _, what: lambda *done: told.append(what))
+    monkeypatch.setattr(downloads, "plain_progress", lambda _, what: lambda *done: told.append(what))
     downloads.check("hyper-kvasir", root)
     assert "bytes extracted" in told
 
@@ -205,7 +188,7 @@ def test_size_and_checksum_of_an_archive_are_compared(tmp_path: Path) -> None:
     file = tmp_path / "data.zip"
     file.write_bytes(b"12345")
     known = Archive("data.zip", "images", size=5, sha256=hashlib.sha256(b"12345").hexdigest())
-    facts = replace(hyper_kvasir.FACTS, archives=(known,))
+    facts = replace(PUBLIC["hyper-kvasir"], archives=(known,))
     assert check_archive(facts, file) == ("data.zip: size and sha256 are those of data.zip", False)
     file.write_bytes(b"12346")
     verdict, damaged = check_archive(facts, file)

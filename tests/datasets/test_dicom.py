@@ -19,9 +19,10 @@ from pydicom.sequence import Sequence
 from pydicom.uid import ExplicitVRLittleEndian, JPEGBaseline8Bit, JPEGLSLossless, RLELossless, generate_uid
 
 from endocil.data import dicom as images_dicom
+from endocil.data.black_frame import Cropped, cropped
 from endocil.data.cache import load_images
 from endocil.data.dicom import DicomReader
-from endocil.data.frame import cropped
+from endocil.data.readers import Renamed
 from endocil.data.table import UnreadableImageError
 from endocil.datasets import csv as table_file
 from endocil.datasets import dicom
@@ -83,11 +84,9 @@ def test_twelve_and_sixteen_bits_are_scaled_by_the_bits_stored(tmp_path: Path) -
     assert gray(write(tmp_path / "signed.dcm", signed)) == [0, 128, 255, 64]
 
 
-def test_the_window_of_the_file_counts_after_its_rescale_unless_the_full_range_is_asked_for(
-    tmp_path: Path,
-) -> None:
+def test_the_window_of_the_file_counts_after_its_rescale_unless_the_full_range_is_asked_for(tmp_path: Path) -> None:
     values = np.array([[0, 100], [150, 200]], np.uint16)
-    window = {
+    window: dict[str, Any] = {
         "WindowCenter": [1300.5, 7],
         "WindowWidth": [201, 9],
         "RescaleSlope": 2,
@@ -96,9 +95,7 @@ def test_the_window_of_the_file_counts_after_its_rescale_unless_the_full_range_i
     path = write(tmp_path / "a.dcm", values, **window)
     assert gray(path) == [0, 0, 128, 255]
     assert gray(path, window="full") == [0, 0, 1, 1]
-    exact = write(
-        tmp_path / "b.dcm", values, WindowCenter=100, WindowWidth=200, VOILUTFunction="LINEAR_EXACT"
-    )
+    exact = write(tmp_path / "b.dcm", values, WindowCenter=100, WindowWidth=200, VOILUTFunction="LINEAR_EXACT")
     assert gray(exact) == [0, 128, 191, 255]
     bent = write(tmp_path / "c.dcm", values, WindowCenter=100, WindowWidth=200, VOILUTFunction="SIGMOID")
     assert gray(bent) == [30, 128, 186, 225]
@@ -115,7 +112,7 @@ def table(entries: np.ndarray, lowest: int, bits: int, stored: Any = None) -> An
 
 def test_the_tables_of_the_file_are_looked_up_before_its_window(tmp_path: Path) -> None:
     values = np.array([[0, 100], [2000, 4095]], np.uint16)
-    bits = {"BitsStored": 12, "HighBit": 11}
+    bits: dict[str, Any] = {"BitsStored": 12, "HighBit": 11}
     inverse = np.arange(4096)[::-1]
     voi = {"VOILUTSequence": table(inverse, 0, 12), "WindowCenter": 1, "WindowWidth": 1, **bits}
     assert gray(write(tmp_path / "voi.dcm", values, **voi)) == [255, 249, 130, 0]
@@ -136,9 +133,7 @@ def test_a_modality_table_comes_before_window_and_voi_table(tmp_path: Path) -> N
     modality = table(np.array([0, 1000, 2000, 65535]), 0, 16)
     alone = write(tmp_path / "a.dcm", values, ModalityLUTSequence=modality)
     assert gray(alone) == [0, 4, 8, 255]
-    windowed = write(
-        tmp_path / "b.dcm", values, ModalityLUTSequence=modality, WindowCenter=1000.5, WindowWidth=2001
-    )
+    windowed = write(tmp_path / "b.dcm", values, ModalityLUTSequence=modality, WindowCenter=1000.5, WindowWidth=2001)
     assert gray(windowed) == [0, 128, 255, 255]
     voi = table(np.array([0, 100, 200]), 999, 8)
     both = write(tmp_path / "c.dcm", values, ModalityLUTSequence=modality, VOILUTSequence=voi)
@@ -166,16 +161,14 @@ def test_ybr_becomes_rgb(tmp_path: Path) -> None:
     ybr = np.asarray(Image.fromarray(COLOURS).convert("YCbCr"))
     assert np.abs(shown(write(tmp_path / "a.dcm", ybr, "YBR_FULL")).astype(int) - COLOURS).max() <= 2
     flat = np.asarray(Image.new("RGB", (2, 2), (200, 30, 90)).convert("YCbCr"))
-    halved = (
-        np.stack([flat[..., 0].ravel()[[0, 1]], flat[0, 0, 1:]]).tobytes() * 2
-    )  # Y Y Cb Cr for two pixels
+    halved = np.stack([flat[..., 0].ravel()[[0, 1]], flat[0, 0, 1:]]).tobytes() * 2  # Y Y Cb Cr for two pixels
     path = write(tmp_path / "b.dcm", flat, "YBR_FULL_422", PixelData=halved)
     assert np.abs(shown(path).astype(int) - [200, 30, 90]).max() <= 2
 
 
 def test_a_palette_gives_its_colours(tmp_path: Path) -> None:
     index = np.array([[0, 1], [2, 3]], np.uint8)
-    tables = {}
+    tables: dict[str, Any] = {}
     for number, colour in enumerate(("Red", "Green", "Blue")):
         tables[f"{colour}PaletteColorLookupTableDescriptor"] = [4, 0, 16]
         levels = COLOURS.reshape(4, 3)[:, number].astype(np.uint16) * 257
@@ -184,9 +177,7 @@ def test_a_palette_gives_its_colours(tmp_path: Path) -> None:
     assert shown(path).tolist() == COLOURS.tolist()
 
 
-def test_compressed_pixels_are_read_where_pydicom_can_and_refused_with_the_name_where_not(
-    tmp_path: Path,
-) -> None:
+def test_compressed_pixels_are_read_where_pydicom_can_and_refused_with_the_name_where_not(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     Image.new("RGB", (16, 16), (200, 30, 90)).save(buffer, "JPEG", quality=95)
     sixteen = np.zeros((16, 16, 3), np.uint8)
@@ -281,8 +272,9 @@ def test_readers_around_a_dicom_reader_ask_for_processes_too_and_tell_sizes(tmp_
     (tmp_path / "list.csv").write_text("path,label\none.dcm,polyp\none.dcm,ulcer\n")
     double = load(file=str(tmp_path / "list.csv"), double_labels="keep")
     for reader in (double.reader, cropped(double).reader):
-        assert reader.in_processes  # type: ignore[attr-defined]
-        assert reader.dimensions("ulcer:one.dcm") == (8, 2)  # type: ignore[attr-defined]
+        assert isinstance(reader, Renamed | Cropped)
+        assert reader.in_processes
+        assert reader.dimensions("ulcer:one.dcm") == (8, 2)
         assert pickle.loads(pickle.dumps(reader)) == reader
 
 
@@ -291,8 +283,14 @@ def test_the_header_of_a_file_is_read_once_for_all_its_frames_until_it_changes(
 ) -> None:
     film = np.stack([np.full((4, 4), 50 * n, np.uint8) for n in range(1, 4)])
     path = write(tmp_path / "film.dcm", film)
-    read, calls = images_dicom.read_header, []
-    monkeypatch.setattr(images_dicom, "read_header", lambda path: calls.append(path) or read(path))
+    read, calls = images_dicom.read_header, list[Path]()
+
+    def counted(path: Path) -> Dataset:
+        calls.append(path)
+        header: Dataset = read(path)
+        return header
+
+    monkeypatch.setattr(images_dicom, "read_header", counted)
     reader = DicomReader(tmp_path)
     for number in range(1, 4):
         assert (reader.read(f"film.dcm#{number}", 4) == 50 * number).all()
@@ -327,7 +325,7 @@ def test_no_element_but_those_asked_for_gets_out(
     assert images.table.ids == ("polyp/a.dcm",)
     assert images.table.sources == ("Scope & Sons",)
     assert len(images.table.groups[0]) == 16
-    said = [
+    said: list[str | bytes] = [
         repr(table),
         repr(images),
         str(error.value),
@@ -361,9 +359,7 @@ def test_groups_by_an_element_are_those_of_its_values(tmp_path: Path) -> None:
         ({"Rows": 400}, "pydicom cannot decode its pixels"),
     ],
 )
-def test_a_file_that_cannot_be_shown_has_a_reason(
-    tmp_path: Path, elements: dict[str, Any], reason: str
-) -> None:
+def test_a_file_that_cannot_be_shown_has_a_reason(tmp_path: Path, elements: dict[str, Any], reason: str) -> None:
     with pytest.raises(UnreadableImageError, match=reason):
         shown(write(tmp_path / "a.dcm", RAMP, **elements))
 

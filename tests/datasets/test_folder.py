@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from endocil.data.cache import load_images
 from endocil.datasets.folder import load, load_any
 from endocil.errors import EndocilError
 
+ClassFrom = Literal["first", "leaf"]
 HYPER_KVASIR = (
     "lower-gi-tract/anatomical-landmarks/cecum/b.jpg",
     "lower-gi-tract/anatomical-landmarks/cecum/a.jpg",
@@ -60,22 +62,14 @@ def test_the_table_s_images_can_be_read(tmp_path: Path) -> None:
     for name, colour in (("a/x/1.png", 10), ("b/2.png", 20)):
         (tmp_path / "top" / name).parent.mkdir(parents=True)
         Image.fromarray(np.full((9, 7, 3), colour, np.uint8)).save(tmp_path / "top" / name)
-    for class_from, root in (("first", tmp_path / "top"), ("leaf", tmp_path)):
-        images = load_images(load(root=str(root), class_from=class_from), 4)  # type: ignore[arg-type]
+    rules: list[tuple[ClassFrom, Path]] = [("first", tmp_path / "top"), ("leaf", tmp_path)]
+    for class_from, root in rules:
+        images = load_images(load(root=str(root), class_from=class_from), 4)
         assert images.pixels[:, 0, 0, 0].tolist() == [10, 20]
 
 
 def test_files_that_are_no_images_are_left_out_and_counted(tmp_path: Path) -> None:
-    files = [
-        "a/1.jpg",
-        "a/note.txt",
-        "a/.hidden.jpg",
-        "a/README",
-        "table.csv",
-        "b/2.jpg",
-        "b/x.TXT",
-        "stray.jpg",
-    ]
+    files = ["a/1.jpg", "a/note.txt", "a/.hidden.jpg", "a/README", "table.csv", "b/2.jpg", "b/x.TXT", "stray.jpg"]
     table = load(root=make(tmp_path, [*files, ".git/3.jpg", "__MACOSX/a/._1.jpg"]))
     assert table.ids == ("a/1.jpg", "b/2.jpg")
     assert table.notes == (
@@ -108,10 +102,10 @@ def test_a_missing_root_is_named_with_the_way_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("class_from", ["first", "leaf"])
-def test_a_root_without_class_folders_is_refused(tmp_path: Path, class_from: str) -> None:
+def test_a_root_without_class_folders_is_refused(tmp_path: Path, class_from: ClassFrom) -> None:
     make(tmp_path, ["1.jpg", "2.jpg"])
     with pytest.raises(EndocilError, match="one folder of images per class"):
-        load(root=str(tmp_path), class_from=class_from)  # type: ignore[arg-type]
+        load(root=str(tmp_path), class_from=class_from)
 
 
 def test_an_empty_class_is_named(tmp_path: Path) -> None:
@@ -126,9 +120,7 @@ def test_an_empty_leaf_is_named_unless_it_lies_outside_the_classes(tmp_path: Pat
     (tmp_path / "logs").mkdir()
     assert len(load(root=str(tmp_path), class_from="leaf")) == 4
     (tmp_path / "labeled-images/lower-gi-tract/ileum").mkdir()
-    with pytest.raises(
-        EndocilError, match=r"no image in 1 class folder\(s\).*: labeled-images/lower-gi-tract/ileum;"
-    ):
+    with pytest.raises(EndocilError, match=r"no image in 1 class folder\(s\).*: labeled-images/lower-gi-tract/ileum;"):
         load(root=str(tmp_path), class_from="leaf")
 
 
@@ -140,8 +132,9 @@ def test_a_leaf_name_under_two_parents_is_refused_with_both(tmp_path: Path) -> N
 
 
 def test_an_unknown_class_rule_is_refused(tmp_path: Path) -> None:
+    unknown: Any = "last"
     with pytest.raises(EndocilError, match="expected 'first' or 'leaf'"):
-        load(root=str(tmp_path), class_from="last")  # type: ignore[arg-type]
+        load(root=str(tmp_path), class_from=unknown)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
@@ -177,9 +170,7 @@ def test_links_between_folders_do_not_multiply_images_nor_take_them_away(tmp_pat
         (["train/polyp/1.jpg", "test/polyp/2.jpg", "3.jpg"], ("test", "train")),
     ],
 )
-def test_any_folder_of_images_can_be_looked_at(
-    tmp_path: Path, paths: list[str], classes: tuple[str, ...]
-) -> None:
+def test_any_folder_of_images_can_be_looked_at(tmp_path: Path, paths: list[str], classes: tuple[str, ...]) -> None:
     root = make(tmp_path / "own", paths)
     assert load_any(root=root).classes == classes
 
@@ -189,18 +180,20 @@ GROUPS = "path,group\n" + "".join(f"{path},{i // 2}\n" for i, path in enumerate(
 
 @pytest.mark.parametrize("level", ["", "labeled-images"])
 @pytest.mark.parametrize("prefix", ["", "labeled-images/", "./"])
-def test_groups_are_matched_from_root_or_from_the_class_folders(
-    tmp_path: Path, level: str, prefix: str
-) -> None:
+def test_groups_are_matched_from_root_or_from_the_class_folders(tmp_path: Path, level: str, prefix: str) -> None:
     make(tmp_path / "labeled-images", HYPER_KVASIR)
     lines = [f"{prefix}{line}" for line in GROUPS.splitlines()[1:]]
     (tmp_path / "groups.csv").write_text("\n".join(["path,group", *lines]))
-    arguments = {"root": str(tmp_path / level), "class_from": "leaf", "groups": str(tmp_path / "groups.csv")}
+    arguments: dict[str, Any] = {
+        "root": str(tmp_path / level),
+        "class_from": "leaf",
+        "groups": str(tmp_path / "groups.csv"),
+    }
     if level and prefix == "labeled-images/":
         with pytest.raises(EndocilError, match="has no line for 4 of 4 images"):
-            load(**arguments)  # type: ignore[arg-type]
+            load(**arguments)
         return
-    assert load(**arguments).groups == ("0", "0", "1", "1")  # type: ignore[arg-type]
+    assert load(**arguments).groups == ("0", "0", "1", "1")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import layouts
 import pytest
 
 from endocil.data.table import ImageTable
-from endocil.datasets.public.gastrovision import load
+from endocil.datasets.public.class_folders import gastrovision as load
 from endocil.errors import EndocilError
 
 PARTS = ("train", "test", "validation", "train", "validation", "train", "test", "")
@@ -22,16 +22,11 @@ def test_the_folder_one_above_and_one_below_give_the_same_table(tmp_path: Path, 
     table = load(root=str(layouts.write_gastrovision(tmp_path / "data") / level))
     same(table)
     assert set(table.parts) == {""}
-    assert (
-        "1 file names occur in several classes (100H0003.jpg): an image is known by class and name."
-        in table.notes
-    )
+    assert "1 file names occur in several classes (100H0003.jpg): an image is known by class and name." in table.notes
 
 
 def test_a_zip_inside_a_zip_of_the_same_name_is_opened(tmp_path: Path) -> None:
-    inner = layouts.zip_folder(
-        layouts.write_gastrovision(tmp_path / "data"), tmp_path / "inner/Gastrovision.zip"
-    )
+    inner = layouts.zip_folder(layouts.write_gastrovision(tmp_path / "data"), tmp_path / "inner/Gastrovision.zip")
     outer = layouts.zip_folder(inner.parent, tmp_path / "download/Gastrovision.zip")
     table = load(root=str(outer))
     same(table)

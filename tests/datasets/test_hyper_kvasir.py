@@ -8,7 +8,7 @@ import pytest
 from endocil.data.cache import load_images
 from endocil.data.table import ImageTable
 from endocil.datasets import load_table
-from endocil.datasets.public.hyper_kvasir import load
+from endocil.datasets.public.class_folders import hyper_kvasir as load
 from endocil.errors import EndocilError
 
 
@@ -56,9 +56,7 @@ def test_the_archive_is_as_good_as_the_folder(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_and_left_out_is_said(tmp_path: Path) -> None:
-    layouts.write(
-        layouts.write_hyper_kvasir(tmp_path), ["labeled-images/my-own/x.jpg", "labeled-images/hello.jpg"]
-    )
+    layouts.write(layouts.write_hyper_kvasir(tmp_path), ["labeled-images/my-own/x.jpg", "labeled-images/hello.jpg"])
     notes = load(root=str(tmp_path)).notes
     assert notes == (
         "23 classes have fewer images than published: barretts 0 of 41, barretts-short-segment 1 of 53, "
@@ -87,9 +85,7 @@ def test_of_two_official_splits_the_user_chooses(tmp_path: Path) -> None:
     table = load(root=str(tmp_path))
     assert set(table.parts) == {""}
     assert any("2_fold_split.csv and 5_fold_split.csv" in note for note in table.notes)
-    with pytest.raises(
-        EndocilError, match=r"holds 2_fold_split.csv and 5_fold_split.csv; give one of the files"
-    ):
+    with pytest.raises(EndocilError, match=r"holds 2_fold_split.csv and 5_fold_split.csv; give one of the files"):
         load(root=str(tmp_path), splits=str(tmp_path / "official_splits"))
 
 
@@ -98,10 +94,7 @@ def test_of_two_official_splits_the_user_chooses(tmp_path: Path) -> None:
     [
         (["name,class", "a,b"], "has no column class-name, file-name, split-index"),
         (["file-name;class-name;split-index", "a.jpg;spleen;0"], "'spleen' is not a class of Hyper-Kvasir"),
-        (
-            ["file-name;class-name;split-index", "a.jpg;polyp"],
-            "line 2: expected the fields file-name,class-name",
-        ),
+        (["file-name;class-name;split-index", "a.jpg;polyp"], "line 2: expected the fields file-name,class-name"),
         (
             ["file-name;class-name;split-index", "a.jpg;polyp;0", "a.jpg;polyps;1"],
             "polyps/a is in part 0 and in part 1",
@@ -117,9 +110,7 @@ def test_a_list_that_is_no_split_is_refused(tmp_path: Path, lines: list[str], me
 
 def test_a_folder_without_any_class_is_refused_with_the_way_out(tmp_path: Path) -> None:
     layouts.write(tmp_path, ["spleen/1.jpg", "some.zip"])
-    with pytest.raises(
-        EndocilError, match=r"no class folder of Hyper-Kvasir.*archives: .*some\.zip.*data where hyper"
-    ):
+    with pytest.raises(EndocilError, match=r"no class folder of Hyper-Kvasir.*archives: .*some\.zip.*data where hyper"):
         load(root=str(tmp_path))
     with pytest.raises(EndocilError, match=r"does not exist; give the folder or the archive of Hyper-Kvasir"):
         load(root=str(tmp_path / "nowhere"))
@@ -128,7 +119,5 @@ def test_a_folder_without_any_class_is_refused_with_the_way_out(tmp_path: Path) 
 def test_two_copies_of_a_class_are_refused_with_both_places(tmp_path: Path) -> None:
     layouts.write_hyper_kvasir(tmp_path / "one")
     layouts.write(tmp_path, ["kvasir-capsule/Pylorus/x_1.jpg"])  # another data set beside it
-    with pytest.raises(
-        EndocilError, match=r"'pylorus' is there twice .*: one/.*/pylorus and kvasir-capsule/Pylorus;"
-    ):
+    with pytest.raises(EndocilError, match=r"'pylorus' is there twice .*: one/.*/pylorus and kvasir-capsule/Pylorus;"):
         load(root=str(tmp_path))

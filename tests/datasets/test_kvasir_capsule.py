@@ -6,7 +6,7 @@ import layouts
 import pytest
 
 from endocil.data.table import ImageTable
-from endocil.datasets.public.kvasir_capsule import load
+from endocil.datasets.public.class_folders import kvasir_capsule as load
 
 
 def same(table: ImageTable) -> None:

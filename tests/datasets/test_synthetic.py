@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,14 +19,16 @@ from endocil.data.table import UnreadableImageError
 from endocil.datasets.synthetic import (
     CLASSES,
     DEVICES,
+    IMAGES_PER_PATIENT,
     SyntheticReader,
     contact_sheet,
     load,
+    long_tailed_counts,
     render,
     write_folder,
 )
-from endocil.datasets.synthetic.loader import BY_FREQUENCY, long_tailed_counts
-from endocil.datasets.synthetic.renderer import IMAGES_PER_PATIENT, device_of
+from endocil.datasets.synthetic.classes import FINDINGS
+from endocil.datasets.synthetic.scene import draw_device
 from endocil.errors import EndocilError
 
 SOME = [("polyp", 0), ("stool", 17), ("z-line", 5)]
@@ -76,7 +79,7 @@ def test_every_class_shows_the_same_picture_at_every_size(finding: str) -> None:
 
 def test_there_are_at_least_twelve_classes_in_alphabetical_order() -> None:
     assert len(CLASSES) >= 12
-    assert list(CLASSES) == sorted(BY_FREQUENCY)
+    assert list(CLASSES) == sorted(FINDINGS)
 
 
 def test_every_class_is_seen_by_every_device() -> None:
@@ -89,15 +92,13 @@ def test_every_class_is_seen_by_every_device() -> None:
 def test_devices_differ_in_colour_brightness_sharpness_and_frame() -> None:
     taken: dict[str, list[np.ndarray]] = {name: [] for name in DEVICES}
     for index in range(0, 60 * IMAGES_PER_PATIENT, IMAGES_PER_PATIENT):
-        taken[device_of(0, "normal-mucosa", index)].append(render(0, "normal-mucosa", index, 64))
+        taken[draw_device(0, "normal-mucosa", index // IMAGES_PER_PATIENT)].append(
+            render(0, "normal-mucosa", index, 64)
+        )
     brightness, green, blue, dark = {}, {}, {}, {}
     for name, images in taken.items():
         colour = np.mean([visible(image).mean(axis=0) for image in images], axis=0)
-        brightness[name], green[name], blue[name] = (
-            colour.mean(),
-            colour[1] / colour[0],
-            colour[2] / colour[0],
-        )
+        brightness[name], green[name], blue[name] = (colour.mean(), colour[1] / colour[0], colour[2] / colour[0])
         dark[name] = np.mean([(image.max(axis=2) < 8).mean() for image in images])
     assert brightness["gastroscope"] > max(brightness["capsule"], brightness["colonoscope"]) + 0.01
     assert green["capsule"] > max(green["colonoscope"], green["gastroscope"]) + 0.01
@@ -117,7 +118,8 @@ def test_patients_are_runs_of_images_that_share_the_device() -> None:
 
 def test_images_of_a_patient_look_more_alike_than_those_of_two_patients() -> None:
     def tone(index: int) -> np.ndarray:
-        return visible(render(0, "normal-mucosa", index, 32)).mean(axis=0)
+        mean: np.ndarray = visible(render(0, "normal-mucosa", index, 32)).mean(axis=0)
+        return mean
 
     starts = range(0, 40 * IMAGES_PER_PATIENT, IMAGES_PER_PATIENT)
     within = np.mean([np.abs(tone(i) - tone(i + 1)).mean() for i in starts])
@@ -128,12 +130,12 @@ def test_images_of_a_patient_look_more_alike_than_those_of_two_patients() -> Non
 def test_counts_add_up_and_fall_by_the_imbalance_along_a_fixed_order() -> None:
     table = load(images=1999, imbalance=10.0)
     counts = dict(zip(table.classes, table.counts().tolist(), strict=True))
-    ordered = [counts[name] for name in BY_FREQUENCY]
+    ordered = [counts[name] for name in FINDINGS]
     assert sum(ordered) == len(table) == 1999
     assert ordered == sorted(ordered, reverse=True)
     assert ordered[0] / ordered[-1] == pytest.approx(10.0, rel=0.05)
     assert list(table.classes) == sorted(table.classes)
-    assert BY_FREQUENCY[:3] != CLASSES[:3]
+    assert tuple(FINDINGS)[:3] != CLASSES[:3]
 
 
 @pytest.mark.parametrize(("images", "classes", "imbalance"), [(37, 14, 1.0), (2000, 2, 100.0), (301, 6, 3.3)])
@@ -146,7 +148,7 @@ def test_counts_are_exact_for_any_request(images: int, classes: int, imbalance: 
 
 def test_fewer_classes_are_the_most_frequent_ones() -> None:
     table = load(images=60, classes=5)
-    assert set(table.classes) == set(BY_FREQUENCY[:5])
+    assert set(table.classes) == set(tuple(FINDINGS)[:5])
     assert len(table) == 60
 
 
@@ -159,9 +161,9 @@ def test_fewer_classes_are_the_most_frequent_ones() -> None:
         ({"imbalance": 0.5}, "expected 1"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_with_the_way_out(options: dict[str, float], words: str) -> None:
+def test_what_cannot_be_drawn_is_refused_with_the_way_out(options: dict[str, Any], words: str) -> None:
     with pytest.raises(EndocilError, match=words):
-        load(**options)  # type: ignore[arg-type]
+        load(**options)
 
 
 def test_the_reader_survives_pickling_and_reads_what_render_draws() -> None:
@@ -175,7 +177,7 @@ def test_the_fingerprint_changes_with_the_seed_and_the_ids(monkeypatch: pytest.M
     assert first == SyntheticReader(0).fingerprint(ids)
     assert first != SyntheticReader(1).fingerprint(ids)
     assert first != SyntheticReader(0).fingerprint(("polyp/00001.png",))
-    monkeypatch.setattr("endocil.datasets.synthetic.loader.RENDERER_VERSION", 10_000)
+    monkeypatch.setattr("endocil.datasets.synthetic.RENDERER_VERSION", 10_000)
     assert first != SyntheticReader(0).fingerprint(ids)
 
 
@@ -252,5 +254,5 @@ def test_the_contact_sheet_has_a_row_for_every_class() -> None:
     assert sheet.mode == "RGB"
     assert sheet.height >= 24 * len(CLASSES)
     right = np.asarray(sheet)[: 24 + 3, -(24 + 3) :]  # the last image of the first row
-    indices = sorted(range(0, 3 * 4, 4), key=lambda index: device_of(0, CLASSES[0], index))
+    indices = sorted(range(0, 3 * 4, 4), key=lambda index: draw_device(0, CLASSES[0], index // 4))
     np.testing.assert_array_equal(right[3:, :24], render(0, CLASSES[0], indices[-1], 24))

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from endocil.data.black_frame import cropped
 from endocil.data.cache import load_images
-from endocil.data.frame import cropped
 from endocil.datasets.csv import load
 from endocil.errors import EndocilError
 from endocil.registry import check_options
@@ -62,9 +62,7 @@ def test_the_order_of_the_lines_does_not_matter(root: Path) -> None:
 @pytest.mark.parametrize("mark", [",", ";", "\t"])
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_separators_marks_and_line_ends_are_recognised(
-    root: Path, mark: str, encoding: str, end: str
-) -> None:
+def test_separators_marks_and_line_ends_are_recognised(root: Path, mark: str, encoding: str, end: str) -> None:
     lines = [["File Name", "Finding", "Patient_ID"], ["a\\1.png", '"Barrett, läng; mild\t"', "7"], [], []]
     table = load(file=listing(root, end.join(mark.join(line) for line in lines), encoding))
     assert table.ids == ("a/1.png",)
@@ -81,13 +79,9 @@ def test_root_is_where_the_paths_start(root: Path, tmp_path: Path) -> None:
 
 def test_columns_of_any_name_can_be_chosen(root: Path) -> None:
     file = listing(root, "bild;befund;patient;video\na/1.png;polyp;p;v\n")
-    with pytest.raises(
-        EndocilError, match=r"bild, befund, patient, video; none is known as the path .*path_column"
-    ):
+    with pytest.raises(EndocilError, match=r"bild, befund, patient, video; none is known as the path .*path_column"):
         load(file=file)
-    with pytest.raises(
-        EndocilError, match=r"2 columns that may be the group: patient, video; .*group_column"
-    ):
+    with pytest.raises(EndocilError, match=r"2 columns that may be the group: patient, video; .*group_column"):
         load(file=file, path_column="bild", label_column="befund")
     with pytest.raises(EndocilError, match=r"data\.group_column is 'Video', which is not a column"):
         load(file=file, path_column="bild", label_column="befund", group_column="Video")
@@ -111,9 +105,7 @@ DOUBLE = "path,label,group\na/1.png,polyp,p\na/1.png,ulcer,p\na/2.png,polyp,q\n"
 
 
 def test_an_image_with_two_labels_is_refused_or_kept_as_two(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(
-        EndocilError, match=r"1 images two labels, first a/1\.png: 'polyp' and 'ulcer'; .*keep"
-    ):
+    with pytest.raises(EndocilError, match=r"1 images two labels, first a/1\.png: 'polyp' and 'ulcer'; .*keep"):
         load(file=listing(root, DOUBLE))
     table = load(file=listing(root, DOUBLE), double_labels="keep")
     assert table.ids == ("polyp:a/1.png", "ulcer:a/1.png", "a/2.png")
@@ -150,10 +142,7 @@ def test_an_image_with_two_labels_is_refused_or_kept_as_two(root: Path, tmp_path
         ("path,label\nC:\\x.png,polyp\n", "absolute path"),
         ("path,label\n\\\\server\\share\\x.png,polyp\n", "absolute path"),
         ("path,label\na\0b,polyp\n", "not UTF-8 text"),
-        (
-            f"path,label,frame\na/1.png,polyp,{'9' * 5000}\n",
-            "line 2: the frame is '9{40}...'; .*at most 9 digits",
-        ),
+        (f"path,label,frame\na/1.png,polyp,{'9' * 5000}\n", "line 2: the frame is '9{40}...'; .*at most 9 digits"),
         (f"path,label,task\na/1.png,polyp,{'1' * 5000}\n", "line 2: the task is '1{40}...'"),
         (f"path,label,fold\na/1.png,polyp,{'1' * 5000}\n", "line 2: the fold is '1{40}...'"),
         (f"path,label\na/1.png,{'x' * 200_000}\n", "line 2: field larger than field limit"),

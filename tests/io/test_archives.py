@@ -10,6 +10,7 @@ import threading
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 import layouts
 import pytest
@@ -17,21 +18,19 @@ import pytest
 from endocil.errors import EndocilError
 from endocil.io import archives
 from endocil.io.archives import RECORD, Limits, extract
-from endocil.io.files import temporary_beside
+from endocil.io.files import lock, temporary_beside
 
 JPG = layouts.PICTURES[".jpg"]
 
 
 def files_below(folder: Path) -> list[str]:
     return sorted(
-        path.relative_to(folder).as_posix()
-        for path in folder.rglob("*")
-        if path.is_file() and path.name != RECORD
+        path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file() and path.name != RECORD
     )
 
 
-def tar(path: Path, members: list[tarfile.TarInfo | str], mode: str = "w:gz") -> Path:
-    with tarfile.open(path, mode) as file:  # type: ignore[call-overload]
+def tar(path: Path, members: list[tarfile.TarInfo | str], mode: Literal["w", "w:gz"] = "w:gz") -> Path:
+    with tarfile.open(path, mode) as file:
         for member in members:
             if isinstance(member, str):
                 layouts.add_to_tar(file, member, JPG)
@@ -66,7 +65,7 @@ def test_only_images_and_labels_come_out_and_the_rest_is_counted(tmp_path: Path)
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz"])
-def test_a_tar_comes_out_alike(tmp_path: Path, mode: str) -> None:
+def test_a_tar_comes_out_alike(tmp_path: Path, mode: Literal["w", "w:gz"]) -> None:
     archive = tar(tmp_path / "x.tar.gz", ["./a/1.jpg", "a/film.avi", "a/._1.jpg"], mode)
     assert files_below(extract(archive).folder) == ["a/1.jpg"]
 
@@ -105,7 +104,11 @@ def test_progress_goes_up_to_the_size_of_the_archive(tmp_path: Path) -> None:
     packed = tar(tmp_path / "t.tar.gz", [f"{i}.jpg" for i in range(5)])
     for archive in (layouts.zip_files(tmp_path / "x.zip", {"i.zip": inner, "2.jpg": JPG}), packed):
         told: list[tuple[int, int]] = []
-        extract(archive, progress=lambda done, total, told=told: told.append((done, total)))
+
+        def progress(done: int, total: int, told: list[tuple[int, int]] = told) -> None:
+            told.append((done, total))
+
+        extract(archive, progress=progress)
         assert told == sorted(told)
         assert told[-1] == (archive.stat().st_size, archive.stat().st_size)
         assert len(told) >= 5
@@ -235,13 +238,11 @@ def broken_tar(path: Path) -> Path:
         (wrong_checksum, r"is damaged \(Bad CRC-32"),
         (cut_tar, "is damaged"),
         (broken_tar, "is damaged"),
-        (lambda path: layouts.write(path.parent, ["x.zip"]) / "x.zip", "is no zip, tar or tar.gz archive"),
-        (lambda path: layouts.zip_files(path, {"inner.zip": b"zero"}), "is no zip, tar or tar.gz archive"),
+        (lambda path: layouts.write(path.parent, ["x.zip"]) / "x.zip", "is not a zip, tar or tar.gz archive"),
+        (lambda path: layouts.zip_files(path, {"inner.zip": b"zero"}), "is not a zip, tar or tar.gz archive"),
     ],
 )
-def test_what_is_hostile_or_damaged_is_refused(
-    tmp_path: Path, make: Callable[[Path], Path], message: str
-) -> None:
+def test_what_is_hostile_or_damaged_is_refused(tmp_path: Path, make: Callable[[Path], Path], message: str) -> None:
     (tmp_path / "in").mkdir()
     archive = make(tmp_path / "in" / "x.zip")
     limits = Limits(files=20, ratio=10, any_ratio=100_000)
@@ -260,9 +261,7 @@ def test_the_sum_of_all_files_is_limited(tmp_path: Path) -> None:
 def test_disk_space_is_checked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = layouts.zip_files(tmp_path / "x.zip", {"a.jpg": JPG})
     monkeypatch.setattr(archives, "free_bytes", lambda folder: 3)
-    with pytest.raises(
-        EndocilError, match=r"needs \d+ bytes, but 3 are free in .*; free some space, or set ENDOCIL"
-    ):
+    with pytest.raises(EndocilError, match=r"needs \d+ bytes, but 3 are free in .*; free some space, or set ENDOCIL"):
         extract(archive)
 
 
@@ -285,8 +284,8 @@ def test_a_second_process_waits_for_the_first_and_takes_its_folder(tmp_path: Pat
     archive = layouts.zip_files(tmp_path / "x.zip", {"a/1.jpg": JPG})
     done: list[Path] = []
     second = threading.Thread(target=lambda: done.append(extract(archive, tmp_path / "target").folder))
-    with archives._locked(archive) as (_, alone):
-        assert alone
+    with open(archive, "rb") as file:
+        assert lock(file) == "held"
         second.start()
         second.join(0.3)
         assert done == []
@@ -304,9 +303,7 @@ def test_a_pipe_is_no_archive(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.name == "nt", reason="other limits there")
 def test_a_name_that_is_too_long_is_said_to_be(tmp_path: Path) -> None:
     archive = layouts.zip_files(tmp_path / "x.zip", {"a" * 300 + ".jpg": JPG})
-    with pytest.raises(
-        EndocilError, match=r"a name of 304 letters, .* too long for this disk; .*shortens names"
-    ):
+    with pytest.raises(EndocilError, match=r"a name of 304 letters, .* too long for this disk; .*shortens names"):
         extract(archive, tmp_path / "target")
 
 
@@ -319,13 +316,11 @@ def test_archives_damaged_at_random_end_in_one_line_or_inside_the_folder(tmp_pat
     chance = random.Random(7)
     inner = tar(tmp_path / "i.tar.gz", ["1.jpg"]).read_bytes()
     seeds = [
-        layouts.zip_files(
-            tmp_path / "a.zip", {"a/1.jpg": JPG, "b.csv": b"x,y", "c.tar.gz": inner}
-        ).read_bytes(),
+        layouts.zip_files(tmp_path / "a.zip", {"a/1.jpg": JPG, "b.csv": b"x,y", "c.tar.gz": inner}).read_bytes(),
         tar(tmp_path / "b.tar.gz", ["a/1.jpg", "b/2.jpg"]).read_bytes(),
-        tar(
-            tmp_path / "c.tar", ["a/1.jpg", special("l", tarfile.SYMTYPE, "../.."), "l/2.jpg"], "w"
-        ).read_bytes()[:4096],
+        tar(tmp_path / "c.tar", ["a/1.jpg", special("l", tarfile.SYMTYPE, "../.."), "l/2.jpg"], "w").read_bytes()[
+            :4096
+        ],
     ]
     work = tmp_path / "work"
     work.mkdir()

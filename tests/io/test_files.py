@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from endocil.errors import EndocilError
-from endocil.io.files import read_csv, replacing, write_atomically, write_csv, write_json
+from endocil.errors import DataError, EndocilError, SettingsError
+from endocil.io.files import read_csv, refuse_existing, replacing, write_atomically, write_csv, write_json
 
 
 def test_a_written_file_replaces_the_old_one_and_leaves_nothing_else(tmp_path: Path) -> None:
@@ -90,3 +90,27 @@ def test_json_refuses_numbers_that_json_does_not_know(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="Out of range"):
         write_json(tmp_path / "x.json", {"f1": float("nan")})
     assert os.listdir(tmp_path) == []
+
+
+def test_names_with_any_control_character_come_back_from_a_csv_file(tmp_path: Path) -> None:
+    names = [f"a{chr(code)}b" for code in (*range(1, 32), 0x7F, 0x85, 0x2028)]
+    names += ["\r", "\r\n", "a\r", '"\r,', "plain"]
+    write_csv(tmp_path / "x.csv", ("name", "other"), [(name, "x") for name in names])
+    assert [row["name"] for row in read_csv(tmp_path / "x.csv")] == names
+    write_csv(tmp_path / "y.csv", ("name",), [("a\nb",), ("c",)])
+    assert (tmp_path / "y.csv").read_bytes() == b'name\n"a\nb"\nc\n'
+    with pytest.raises(DataError, match="the character NUL"):
+        write_csv(tmp_path / "z.csv", ("name",), [("a\0b",)])
+
+
+def test_an_existing_file_is_overwritten_only_by_force(tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    refuse_existing(file)
+    file.touch()
+    refuse_existing(file, force=True)
+    with pytest.raises(SettingsError, match=r"choose another file with -o, or overwrite it with --force"):
+        refuse_existing(file, force=False)
+    with pytest.raises(SettingsError, match=r"choose another file with -o$"):
+        refuse_existing(file)
+    with pytest.raises(SettingsError, match="is a folder"):
+        refuse_existing(tmp_path, force=True)

@@ -13,7 +13,7 @@ import tomli_w
 from pictures import TINY
 
 from endocil import EndocilError
-from endocil.io.launcher import leads
+from endocil.io.launcher import is_rank_zero
 from endocil.learning.parallel import learning_on, one_device, started
 from endocil.model.predictions import read_run_predictions
 
@@ -68,17 +68,13 @@ def same_results(one: Path, other: Path) -> None:
     for memory in sorted((one / "memory").iterdir()):
         assert memory.read_bytes() == (other / "memory" / memory.name).read_bytes()
     files = sorted((one / "predictions").iterdir())
-    ours, theirs = (
-        read_run_predictions([run / "predictions" / file.name for file in files]) for run in (one, other)
-    )
+    ours, theirs = (read_run_predictions([run / "predictions" / file.name for file in files]) for run in (one, other))
     for mine, yours in zip(ours, theirs, strict=True):
         assert (mine.images, mine.classes) == (yours.images, yours.classes)
 
 
 @pytest.mark.slow
-def test_two_processes_leave_one_run_with_the_results_of_one(
-    alone: Path, settings: Path, tmp_path: Path
-) -> None:
+def test_two_processes_leave_one_run_with_the_results_of_one(alone: Path, settings: Path, tmp_path: Path) -> None:
     said = call("run", settings, "-o", tmp_path / "two", "--devices", 2)
     assert said.count("Acc_last") == 1  # one speaks
     assert (processes(alone), processes(tmp_path / "two")) == (1, 2)
@@ -108,23 +104,17 @@ def stopped(settings: Path, folder: Path, devices: int) -> None:
     """A run that is killed with all its processes once it has learned its first task."""
     command = [sys.executable, "-m", "endocil", "run", str(settings), "-o", str(folder)]
     command += ["--devices", str(devices)]
-    running = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     deadline = time.monotonic() + 120
     while '"learned"' not in _events(folder) and time.monotonic() < deadline and running.poll() is None:
         time.sleep(0.02)
     os.killpg(running.pid, signal.SIGKILL)
     running.wait()
-    (folder / "metrics.json").unlink(
-        missing_ok=True
-    )  # on a starved machine it may have ended before the kill
+    (folder / "metrics.json").unlink(missing_ok=True)  # on a starved machine it may have ended before the kill
 
 
 @pytest.mark.slow
-def test_when_one_process_is_killed_the_other_says_so_and_the_run_can_go_on(
-    settings: Path, tmp_path: Path
-) -> None:
+def test_when_one_process_is_killed_the_other_says_so_and_the_run_can_go_on(settings: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "endocil", "run", str(settings), "-o", str(tmp_path / "run")]
     command += ["--devices", "2", "--set", "train.epochs=400"]
     running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
@@ -133,9 +123,7 @@ def test_when_one_process_is_killed_the_other_says_so_and_the_run_can_go_on(
         assert running.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    (other,) = subprocess.run(
-        ["pgrep", "-P", str(running.pid)], capture_output=True, text=True
-    ).stdout.split()
+    (other,) = subprocess.run(["pgrep", "-P", str(running.pid)], capture_output=True, text=True).stdout.split()
     os.kill(int(other), signal.SIGKILL)
     _, said = running.communicate(timeout=60)
     assert running.returncode != 0
@@ -187,12 +175,12 @@ def test_a_task_of_slurm_leads_its_own_processes_and_of_many_tasks_the_first_lea
 ) -> None:
     monkeypatch.setenv("SLURM_PROCID", "0")
     monkeypatch.setenv("LOCAL_RANK", "1")  # a process that was started by --devices in a job of one task
-    assert not leads()
+    assert not is_rank_zero()
     monkeypatch.delenv("LOCAL_RANK")
     monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
-    assert leads()
+    assert is_rank_zero()
     monkeypatch.setenv("SLURM_PROCID", "1")
-    assert not leads()
+    assert not is_rank_zero()
 
 
 @pytest.mark.parametrize(
@@ -201,10 +189,7 @@ def test_a_task_of_slurm_leads_its_own_processes_and_of_many_tasks_the_first_lea
         ({}, "the environment has no MASTER_ADDR, MASTER_PORT, NODE_RANK; set"),
         ({"MASTER_ADDR": "a", "MASTER_PORT": "29500"}, "the environment has no NODE_RANK; set"),
         ({"MASTER_ADDR": "a", "MASTER_PORT": "abc", "NODE_RANK": "0"}, "MASTER_PORT is 'abc'"),
-        (
-            {"MASTER_ADDR": "a", "MASTER_PORT": "29500", "NODE_RANK": "2"},
-            "NODE_RANK is '2'; expected .* 0 to 1",
-        ),
+        ({"MASTER_ADDR": "a", "MASTER_PORT": "29500", "NODE_RANK": "2"}, "NODE_RANK is '2'; expected .* 0 to 1"),
     ],
 )
 def test_machines_that_could_not_find_each_other_are_refused(
@@ -228,8 +213,8 @@ def test_an_accelerator_without_its_package_and_a_compiler_that_fails_are_told()
 
 @pytest.mark.parametrize("name", ["RANK", "LOCAL_RANK", "NODE_RANK"])
 def test_the_first_process_leads(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    assert leads()
+    assert is_rank_zero()
     monkeypatch.setenv(name, "0")
-    assert leads()
+    assert is_rank_zero()
     monkeypatch.setenv(name, "1")
-    assert not leads()
+    assert not is_rank_zero()

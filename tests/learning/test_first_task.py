@@ -9,29 +9,37 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli_w
 import torch
 from commands import endocil as typed
-from life import ALL_METHODS, Life, Lives, differing, new_method, state_of
+from life import TRAINED, Life, Lives, differing, new_method, state_of
 from pictures import TINY, run_files
+from torch import Tensor
 from torch.nn import functional
 
 import endocil
 from endocil import EndocilError
 from endocil.components.losses import Outcome
+from endocil.data.augment import Augmentation, Operation
+from endocil.data.batches import Batch
 from endocil.data.cache import Images
+from endocil.data.scenario import Task
 from endocil.learning.first_task import PACKAGE, FirstTasks, digest_of, digest_of_code, network_of
-from endocil.methods.base import Phase
+from endocil.methods.base import Phase, TaskData
+from endocil.methods.common import LabelLoss
 from endocil.methods.icarl import ICaRL
+from endocil.registry import trust
 from endocil.reports.ledger import _measured
 from endocil.runs.records import read_run
 
 # options that change the first task, and options that must not
-VARIANTS: dict[str, list[dict]] = defaultdict(
+VARIANTS: dict[str, list[dict[str, Any]]] = defaultdict(
     lambda: [{}],
     endocil=[{}, {"loss": "cross_entropy"}, {"gradients": "plain"}, {"reduction": "weights"}, {"beta": 0.5}],
     dgr=[{}, {"variant": "original"}, {"attenuation": 3.0, "new_ratio": "inverse"}],
@@ -50,11 +58,12 @@ class StoppedError(Exception):
 def first_phase(life: Life) -> Phase:
     task = life.scenario.tasks[0]
     life.method.grow(task)
+    phase: Phase
     (phase,) = life.method.phases(task, life.data(task))
     return phase
 
 
-def untimed(folder: Path) -> list[dict]:
+def untimed(folder: Path) -> list[dict[str, Any]]:
     records = [json.loads(line) for line in (folder / "events.jsonl").read_text("utf-8").splitlines()]
     for record in records:
         for key in ("seconds", "images_per_second"):
@@ -62,12 +71,10 @@ def untimed(folder: Path) -> list[dict]:
     return [record for record in records if record["event"] == "epoch"]
 
 
-def test_methods_whose_first_task_has_the_same_name_train_it_to_the_same_bits(
-    images: Images, tmp_path: Path
-) -> None:
+def test_methods_whose_first_task_has_the_same_name_train_it_to_the_same_bits(images: Images, tmp_path: Path) -> None:
     by_name = defaultdict(set)
     events = defaultdict(list)
-    for name in ALL_METHODS:
+    for name in TRAINED:
         for i, options in enumerate(VARIANTS[name]):
             one = Life(images, tmp_path / f"{name}-{i}", new_method(name, **options))
             if one.method.joint:  # all classes are its first task: other images than those of the others
@@ -87,14 +94,14 @@ def test_methods_whose_first_task_has_the_same_name_train_it_to_the_same_bits(
 
 
 def test_later_tasks_are_not_shared(lives: Lives, tmp_path: Path) -> None:
-    for name in ALL_METHODS:
+    for name in TRAINED:
         life = lives.after(name, 1, tmp_path / name)
         for task in life.scenario.tasks[1:2]:
             life.method.grow(task)
             assert {phase.shared for phase in life.method.phases(task, life.data(task))} == {""}
 
 
-def settings(method: str, store: Path | None = None, **run: object) -> dict:
+def settings(method: str, store: Path | None = None, **run: object) -> dict[str, Any]:
     shared = {} if store is None else {"first_tasks": str(store)}
     return {**TINY, "method": {"name": method}, "run": {**TINY["run"], **shared, **run}}
 
@@ -109,14 +116,12 @@ def test_a_life_that_takes_its_first_task_from_another_is_the_life_that_trains_i
 ) -> None:
     """Finetune comes first: all that start like it take its network, whatever they do with it afterwards."""
     trained = set()
-    for name in sorted(ALL_METHODS, key=lambda name: name != "finetune"):
+    for name in sorted(TRAINED, key=lambda name: name != "finetune"):
         alone = lives.after(name, 2, tmp_path / f"{name}-alone")
         taken = sharing(Life(images, tmp_path / name, new_method(name)), tmp_path / "store").live(2)
         if not any(record.pop("shared", False) for record in untimed(tmp_path / name)):
             trained.add(name)
-            taken = sharing(Life(images, tmp_path / f"{name}-2", new_method(name)), tmp_path / "store").live(
-                2
-            )
+            taken = sharing(Life(images, tmp_path / f"{name}-2", new_method(name)), tmp_path / "store").live(2)
         assert differing(state_of(alone.method), state_of(taken.method)) == [], name
         if alone.memory is not None:
             assert taken.memory.records() == alone.memory.records()
@@ -129,10 +134,8 @@ def test_a_life_that_takes_its_first_task_from_another_is_the_life_that_trains_i
 
 
 @pytest.mark.parametrize("name", ["icarl", "foster"])
-def test_a_run_that_takes_its_first_task_from_another_leaves_the_same_files(
-    name: str, tmp_path: Path
-) -> None:
-    def stop(record: dict) -> None:
+def test_a_run_that_takes_its_first_task_from_another_leaves_the_same_files(name: str, tmp_path: Path) -> None:
+    def stop(record: dict[str, Any]) -> None:
         if record["event"] == "learned":
             raise StoppedError
 
@@ -159,20 +162,57 @@ def key_of(life: Life, folder: Path, **facts: object) -> str:
     store = FirstTasks(folder, digest_of(life.method.backbone.state_dict()), facts)
     phase = first_phase(life)
     same = {"seed": life.method.seed, "augmentation": life.learner.augmentation}
-    with store.of(life.method, phase, **same, say=print) as place:
+    with store.of(life.method, phase, **same, log=print) as place:
         return place.path.stem
+
+
+class OwnOptimizer(torch.optim.SGD):
+    """From outside."""
+
+
+trust(["test_first_task:OwnOptimizer", "test_first_task:unchanged"])
+
+
+def unchanged(images: Tensor, uniform: Callable[[int], Tensor]) -> Tensor:
+    """An operation of augmentation from outside."""
+    return images
 
 
 def test_whatever_decides_the_bits_has_another_place(images: Images, tmp_path: Path) -> None:
     from pictures import make_images
 
-    def life(images: Images = images, **options: object) -> Life:
+    def life(images: Images = images, **options: Any) -> Life:
         return Life(images, tmp_path / "life", new_method("icarl", **options))
 
     darker = make_images([14, 11, 12, 4, 13, 9])
     darker.pixels[darker.rows[0]] //= 2
+
+    def changed(**schedule: Any) -> Life:
+        found, before = life(), life().method.schedule
+        found.method.schedule = lambda task: replace(before(task), **schedule)
+        return found
+
+    def augmented(*operations: Operation) -> Life:
+        found = life()
+        found.learner.augmentation = Augmentation(operations=operations)
+        return found
+
+    places = [
+        key_of(changed(optimizer="adamw"), tmp_path),
+        key_of(changed(optimizer="adamw", optimizer_options={"eps": 1e-6}), tmp_path),
+        key_of(changed(optimizer="test_first_task:OwnOptimizer"), tmp_path),
+        key_of(changed(warmup=1), tmp_path),
+        key_of(changed(backbone_factor=0.1), tmp_path),
+        key_of(changed(clip_gradients=1.0), tmp_path),
+        key_of(augmented(Operation("rotate")), tmp_path),
+        key_of(augmented(Operation("rotate", {"degrees": 3.0})), tmp_path),
+        key_of(augmented(Operation("test_first_task:unchanged")), tmp_path),
+        key_of(life(), tmp_path, label_smoothing=0.1),
+    ]
+    assert key_of(augmented(Operation("rotate")), tmp_path) == places[6]
     places = [
         key_of(life(), tmp_path),
+        *places,
         key_of(life(), tmp_path, precision="bf16"),
         key_of(life(seed=1), tmp_path),
         key_of(life(epochs=3), tmp_path),
@@ -185,18 +225,18 @@ def test_whatever_decides_the_bits_has_another_place(images: Images, tmp_path: P
     shares = life()
     shares.method.schedule = lambda task: replace(life().method.schedule(task), milestones=(0.5,))
     assert key_of(shares, tmp_path) == places[0]  # the same epochs as shares: 1 of 2
-    torch.set_num_threads(2)
+    torch.set_num_threads(torch.get_num_threads() + 1)
     assert key_of(life(), tmp_path) != places[0]
 
 
 class Smoothed(ICaRL):
     """A method from outside that changes the loss and forgets to say that its first task is another."""
 
-    def __init__(self, backbone: torch.nn.Module, *, smoothing: float = 0.1, **shared: object) -> None:
+    def __init__(self, backbone: torch.nn.Module, *, smoothing: float = 0.1, **shared: Any) -> None:
         super().__init__(backbone, **shared)
         self.smoothing = smoothing
 
-    def classification(self, task, counts):
+    def label_loss(self, task: Task, counts: Tensor) -> LabelLoss:
         return lambda logits, batch: functional.cross_entropy(
             logits, batch.labels, reduction="none", label_smoothing=self.smoothing
         )
@@ -205,28 +245,28 @@ class Smoothed(ICaRL):
 class Greedy(ICaRL):
     """Trains a module of its own in a phase that it shares."""
 
-    def __init__(self, backbone: torch.nn.Module, **shared: object) -> None:
+    def __init__(self, backbone: torch.nn.Module, **shared: Any) -> None:
         super().__init__(backbone, **shared)
         self.extra = torch.nn.Linear(2, 2)
 
-    def phases(self, task, data):
+    def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         (phase,) = super().phases(task, data)
 
-        def objective(batch) -> Outcome:
+        def objective(batch: Batch) -> Outcome:
             return phase.objective(batch)
 
         return (Phase("train", data.all, (self, self.extra), phase.schedule, objective, shared="mine"),)
 
 
 def test_a_method_from_outside_shares_with_itself_alone(images: Images, tmp_path: Path) -> None:
+    methods: list[tuple[str, dict[str, Any]]] = [
+        ("icarl", {}),
+        ("test_first_task:Smoothed", {}),
+        ("test_first_task:Smoothed", {"smoothing": 0.2}),
+        ("test_first_task:Smoothed", {}),
+    ]
     places = [
-        key_of(Life(images, tmp_path / "life", new_method(name, **options)), tmp_path)
-        for name, options in [
-            ("icarl", {}),
-            ("test_first_task:Smoothed", {}),
-            ("test_first_task:Smoothed", {"smoothing": 0.2}),
-            ("test_first_task:Smoothed", {}),
-        ]
+        key_of(Life(images, tmp_path / "life", new_method(name, **options)), tmp_path) for name, options in methods
     ]
     assert len(set(places)) == 3
     assert places[1] == places[3]
@@ -247,29 +287,27 @@ def test_a_damaged_or_foreign_file_is_trained_anew_with_a_note(tmp_path: Path) -
         file.write_bytes(content)
         remarks: list[str] = []
 
-        def show(record: dict, remarks: list[str] = remarks) -> None:
+        def show(record: dict[str, Any], remarks: list[str] = remarks) -> None:
             remarks += record.get("remarks", [])
 
         endocil.run(settings("icarl", store), tmp_path / f"again-{i}", show=show)
-        assert any("cannot be used" in remark and "trained anew" in remark for remark in remarks)
+        assert any("cannot be used" in remark and "trained again" in remark for remark in remarks)
         assert run_files(tmp_path / f"again-{i}") == run_files(tmp_path / "first")
         assert differing(*(_tensors(content) for content in (file.read_bytes(), whole))) == []
 
 
-def _tensors(content: bytes) -> dict:
+def _tensors(content: bytes) -> dict[str, Any]:
     from safetensors.torch import load
 
     return load(content)
 
 
 @pytest.mark.parametrize("stop", [1, 3])
-def test_a_run_stopped_while_it_trains_or_after_taking_goes_on_to_the_same_files(
-    stop: int, tmp_path: Path
-) -> None:
-    def stopping():
+def test_a_run_stopped_while_it_trains_or_after_taking_goes_on_to_the_same_files(stop: int, tmp_path: Path) -> None:
+    def stopping() -> Callable[[dict[str, Any]], None]:
         left = itertools.count(stop - 1, -1)
 
-        def show(record: dict) -> None:
+        def show(record: dict[str, Any]) -> None:
             if record["event"] == "epoch" and next(left) == 0:
                 raise StoppedError
 
@@ -278,17 +316,13 @@ def test_a_run_stopped_while_it_trains_or_after_taking_goes_on_to_the_same_files
     endocil.run(settings("icarl"), tmp_path / "alone")
     for name in ("training", "taking"):
         with pytest.raises(StoppedError):
-            endocil.run(
-                settings("icarl", tmp_path / "store", checkpoint_seconds=0), tmp_path / name, show=stopping()
-            )
+            endocil.run(settings("icarl", tmp_path / "store", checkpoint_seconds=0), tmp_path / name, show=stopping())
         endocil.resume(tmp_path / name)
         assert run_files(tmp_path / name) == run_files(tmp_path / "alone")
     # a run that was stopped in the first task and finds it stored meanwhile takes the rest of it
     if stop == 1:
         with pytest.raises(StoppedError):
-            endocil.run(
-                settings("icarl", tmp_path / "new", checkpoint_seconds=0), tmp_path / "late", show=stopping()
-            )
+            endocil.run(settings("icarl", tmp_path / "new", checkpoint_seconds=0), tmp_path / "late", show=stopping())
         (tmp_path / "new").rename(tmp_path / "empty")
         (tmp_path / "store").rename(tmp_path / "new")
         endocil.resume(tmp_path / "late")
@@ -297,16 +331,16 @@ def test_a_run_stopped_while_it_trains_or_after_taking_goes_on_to_the_same_files
 
 @pytest.mark.skipif(sys.platform == "win32", reason="files cannot be locked there")
 def test_one_trains_the_others_wait_and_a_killed_one_makes_way(tmp_path: Path) -> None:
-    def type_(*arguments: str, name: str) -> subprocess.Popen:
+    def type_(*arguments: str, name: str) -> subprocess.Popen[bytes]:
         log = (tmp_path / f"{name}.log").open("wb")
         return subprocess.Popen([sys.executable, "-m", "endocil", *arguments], stdout=log)
 
-    def start(name: str, method: str) -> subprocess.Popen:
+    def start(name: str, method: str) -> subprocess.Popen[bytes]:
         (tmp_path / f"{name}.toml").write_text(tomli_w.dumps(settings(method, tmp_path / "store")))
         given = [str(tmp_path / f"{name}.toml"), "-o", str(tmp_path / name)]
         return type_("run", *given, name=name)
 
-    def wait_for(text: str, file: Path, process: subprocess.Popen) -> None:
+    def wait_for(text: str, file: Path, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + 120
         while not (file.exists() and text in file.read_text()):
             assert process.poll() is None

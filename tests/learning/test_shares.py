@@ -3,10 +3,11 @@
 import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
-from life import ALL_METHODS, Life, new_method
+from life import TRAINED, Life, new_method
 from small_networks import Convolution, Pooled
 from torch import Tensor, nn
 
@@ -16,14 +17,17 @@ from endocil.data.batches import Batch, share_of, training_batches
 from endocil.data.cache import Images
 from endocil.learning.checkpoint import grow
 from endocil.learning.numerics import Precision, times_slower
-from endocil.learning.training import only_training, optimizer_of, step, total_loss
+from endocil.learning.optimizers import optimizer_of
+from endocil.learning.training import only_training, step, total_loss
 from endocil.methods import Method, build_method
 from endocil.methods.base import Phase, shared_schedule
 from endocil.networks import compile_backbones
 
 
 def second_task(images: Images, folder: Path, method: str | Method) -> tuple[Life, Phase]:
-    started = new_method(method) if isinstance(method, str) else method
+    """A life about to learn its second task. With the usual rate six steps on few images can end anywhere, and with
+    frozen statistics the weights then grew to 1e13 on some processors: no number to compare."""
+    started = new_method(method, rate=0.01) if isinstance(method, str) else method
     life = Life(images, folder, started, increments=(2, 2, 2))
     at = min(1, len(life.scenario.tasks) - 1)
     task = life.live(at).scenario.tasks[at]
@@ -37,7 +41,7 @@ def batches(phase: Phase, share: tuple[int, int] = (0, 1)) -> list[Batch]:
     return list(found)[:3]
 
 
-def trained(life: Life, phase: Phase, **how: object) -> dict[str, Tensor]:
+def trained(life: Life, phase: Phase, **how: Any) -> dict[str, Tensor]:
     """The state after three steps with batch norm's statistics frozen: in pieces each would have its own."""
     with only_training(life.method, (*phase.train, phase.gradients)):
         for module in life.method.modules():
@@ -51,10 +55,10 @@ def trained(life: Life, phase: Phase, **how: object) -> dict[str, Tensor]:
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     for name, value in one.items():
-        torch.testing.assert_close(other[name], value, rtol=1e-4, atol=1e-5, msg=name)
+        torch.testing.assert_close(other[name], value, rtol=1e-5, atol=1e-6, msg=name)
 
 
-@pytest.mark.parametrize("name", ALL_METHODS)
+@pytest.mark.parametrize("name", TRAINED)
 def test_a_batch_in_four_pieces_trains_as_one(images: Images, tmp_path: Path, name: str) -> None:
     whole = trained(*second_task(images, tmp_path / "1", name))
     pieces = trained(*second_task(images, tmp_path / "4", name), accumulate=4)
@@ -69,16 +73,12 @@ def test_a_scaled_loss_gives_the_same_step(images: Images, tmp_path: Path, name:
     same(plain, trained(*second_task(images, tmp_path / "2", name), precision=scaled))
 
 
-@pytest.mark.parametrize("name", ALL_METHODS)
-def test_shares_of_a_batch_add_up_to_it_even_if_one_is_empty(
-    images: Images, tmp_path: Path, name: str
-) -> None:
+@pytest.mark.parametrize("name", TRAINED)
+def test_shares_of_a_batch_add_up_to_it_even_if_one_is_empty(images: Images, tmp_path: Path, name: str) -> None:
     life, phase = second_task(images, tmp_path, name)
     whole = batches(phase)[0]
     few = replace(
-        whole.part(slice(0, 2)),
-        batch_labels=whole.batch_labels[:2],
-        batch_from_memory=whole.batch_from_memory[:2],
+        whole.part(slice(0, 2)), batch_labels=whole.batch_labels[:2], batch_from_memory=whole.batch_from_memory[:2]
     )
     shares = [few.part(share_of(2, i, 3)) for i in range(3)]
     assert [len(share) for share in shares] == [0, 1, 1]
@@ -88,9 +88,7 @@ def test_shares_of_a_batch_add_up_to_it_even_if_one_is_empty(
     torch.testing.assert_close(torch.stack(parts).sum(), total, rtol=1e-4, atol=1e-5)
 
 
-def test_the_shares_of_a_batch_are_its_images_as_one_process_sees_them(
-    images: Images, tmp_path: Path
-) -> None:
+def test_the_shares_of_a_batch_are_its_images_as_one_process_sees_them(images: Images, tmp_path: Path) -> None:
     _, phase = second_task(images, tmp_path, "icarl")
     whole = batches(phase)
     shares = [batches(phase, (i, 3)) for i in range(3)]
@@ -123,12 +121,12 @@ def test_gradients_are_divided_by_the_scale_that_they_were_multiplied_by() -> No
 
 
 @pytest.mark.parametrize("bits", ["bf16", "16"])
-def test_sixteen_bits_train_and_come_near_thirty_two(images: Images, tmp_path: Path, bits: str) -> None:
+def test_sixteen_bits_train_and_come_near_thirty_two(
+    images: Images, tmp_path: Path, bits: Literal["bf16", "16"]
+) -> None:
     def started(folder: str) -> tuple[Life, Phase]:
         torch.manual_seed(0)
-        method = build_method(
-            "endocil", Pooled(), {}, schedule=shared_schedule(epochs=2, batch_size=8), seed=0
-        )
+        method = build_method("endocil", Pooled(), {}, schedule=shared_schedule(epochs=2, batch_size=8), seed=0)
         return second_task(images, tmp_path / folder, method)
 
     plain = trained(*started("1"))
@@ -146,9 +144,10 @@ def test_compiled_backbones_keep_names_and_values_and_give_the_same_numbers() ->
     compile_backbones(network)
     torch.testing.assert_close(network(pictures), plain, rtol=1e-4, atol=1e-5)
     assert list(network.state_dict()) == names
-    network[0].conv.weight.grad = None
+    weight = network.get_parameter("0.conv.weight")
+    network.zero_grad()
     network(pictures).sum().backward()
-    assert network[0].conv.weight.grad is not None
+    assert weight.grad is not None
     teacher = copy.deepcopy(network)
     torch.testing.assert_close(teacher(pictures), plain, rtol=1e-4, atol=1e-5)
 
@@ -191,9 +190,7 @@ def test_a_batch_in_pieces_trains_with_batch_norm_learning(images: Images, tmp_p
 
 
 @pytest.mark.parametrize("crop", [False, True])
-def test_a_batch_of_fewer_images_than_processes_leaves_some_without(
-    images: Images, tmp_path: Path, crop: bool
-) -> None:
+def test_a_batch_of_fewer_images_than_processes_leaves_some_without(images: Images, tmp_path: Path, crop: bool) -> None:
     _, phase = second_task(images, tmp_path, "icarl")
     two, seen = phase.images.take(torch.arange(2)), Augmentation(crop=crop)
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,23 +13,22 @@ from torch.nn import functional
 from endocil import EndocilError
 from endocil.components.losses import Outcome
 from endocil.data.augment import Augmentation
-from endocil.data.batches import training_batches
+from endocil.data.batches import Batch, training_batches
 from endocil.data.cache import Images
 from endocil.learning.memory import update_memory
-from endocil.learning.training import Epoch, fit, momentum_of
+from endocil.learning.optimizers import state_of
+from endocil.learning.training import Epoch, fit
 from endocil.methods.base import Phase, Schedule
 
 
-def first_phase(life: Life, **schedule: object) -> Phase:
+def first_phase(life: Life, **schedule: Any) -> Phase:
     task = life.scenario.tasks[0]
     life.method.grow(task)
     (phase,) = life.method.phases(task, life.data(task))
-    return Phase(
-        phase.name, phase.images, phase.train, Schedule(**schedule), phase.objective, phase.gradients
-    )
+    return Phase(phase.name, phase.images, phase.train, Schedule(**schedule), phase.objective, phase.gradients)
 
 
-def train(life: Life, phase: Phase, **options: object) -> list[Epoch]:
+def train(life: Life, phase: Phase, **options: Any) -> list[Epoch]:
     options = {"fabric": life.fabric, "augmentation": Augmentation(), "seed": 0, "key": (0, 0), **options}
     return list(fit(phase, life.method, observe=life.method.classifier, **options))
 
@@ -63,9 +63,7 @@ def test_an_epoch_measures_losses_per_class_rate_gradient_and_speed(images: Imag
     assert set(measured["losses"]) == {"classification", "distillation"}
     assert [len(values) for values in measured["per_class"].values()] == [task.n_seen] * 2
     counts = phase.images.counts(task.n_seen)
-    weighted = sum(
-        n * value for n, value in zip(counts.tolist(), measured["per_class"]["classification"], strict=True)
-    )
+    weighted = sum(n * value for n, value in zip(counts.tolist(), measured["per_class"]["classification"], strict=True))
     assert weighted / len(phase.images) == pytest.approx(measured["losses"]["classification"], rel=1e-5)
     assert measured["gamma"] > 0
     assert measured["classifier_gradient"] > 0
@@ -76,9 +74,7 @@ def test_an_epoch_measures_losses_per_class_rate_gradient_and_speed(images: Imag
     assert measured["images_per_second"] > 0
 
 
-def test_a_class_without_images_in_the_epoch_has_no_loss_rather_than_zero(
-    images: Images, tmp_path: Path
-) -> None:
+def test_a_class_without_images_in_the_epoch_has_no_loss_rather_than_zero(images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path, new_method("finetune")).live(1)
     task = life.scenario.tasks[1]
     life.method.grow(task)
@@ -90,7 +86,7 @@ def test_a_penalty_without_images_counts_once_a_step(images: Images, tmp_path: P
     life = Life(images, tmp_path, new_method("finetune"))
     phase = first_phase(life, epochs=1, batch_size=8)
 
-    def objective(batch) -> Outcome:  # type: ignore[no-untyped-def]
+    def objective(batch: Batch) -> Outcome:
         found = phase.objective(batch)
         return Outcome({**found.losses, "penalty": 0.0 * life.method.classifier.weight.sum() + 3.0})
 
@@ -110,11 +106,9 @@ def test_features_that_are_no_numbers_end_in_one_clear_line(images: Images, tmp_
     with torch.no_grad():
         life.method.backbone.bn1.bias.fill_(torch.inf)
     task, classes = life.scenario.tasks[0], images.table.classes
-    new, options = life.new_images(task), {"batch_size": 64, "fabric": life.fabric}
-    with pytest.raises(
-        EndocilError, match=r"features are not finite after task 0; lower train\.learning_rate"
-    ):
-        update_memory(life.method, life.memory, new, task, classes, **options)
+    new = life.new_images(task)
+    with pytest.raises(EndocilError, match=r"features are not finite after task 0; lower train\.learning_rate"):
+        update_memory(life.method, life.memory, new, task, classes, batch_size=64, fabric=life.fabric)
 
 
 def test_modules_are_put_back_as_they_were_even_after_an_error(images: Images, tmp_path: Path) -> None:
@@ -128,7 +122,7 @@ def test_modules_are_put_back_as_they_were_even_after_an_error(images: Images, t
 def test_without_momentum_there_is_no_optimiser_state_to_keep(images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path, new_method("finetune"))
     epoch = train(life, first_phase(life, epochs=1, batch_size=8, momentum=0.0))[-1]
-    assert momentum_of(epoch.optimizer) == []
+    assert state_of(epoch.optimizer).tensors == {}
 
 
 def test_a_parameter_that_the_loss_leaves_alone_keeps_its_place_in_the_optimisers_state(
@@ -140,4 +134,5 @@ def test_a_parameter_that_the_loss_leaves_alone_keeps_its_place_in_the_optimiser
     phase = replace(phase, train=(unused, *phase.train))
     (epoch,) = train(life, phase)
     parameters = [parameter for module in phase.train for parameter in module.parameters()]
-    assert [one.shape for one in momentum_of(epoch.optimizer)] == [one.shape for one in parameters]
+    kept = {f"{i}/momentum_buffer": one.shape for i, one in enumerate(parameters)}
+    assert {name: one.shape for name, one in state_of(epoch.optimizer).tensors.items()} == kept

@@ -30,12 +30,7 @@ def batch_of(images: Tensor, labels: list[int]) -> Batch:
 
 
 def train(life: Life, phase: Phase, index: int) -> None:
-    options: dict[str, Any] = {
-        "fabric": life.fabric,
-        "augmentation": Augmentation(),
-        "seed": 0,
-        "key": (1, index),
-    }
+    options: dict[str, Any] = {"fabric": life.fabric, "augmentation": Augmentation(), "seed": 0, "key": (1, index)}
     list(fit(phase, life.method, **options, observe=life.method.classifier))
 
 
@@ -73,9 +68,7 @@ def test_the_first_phase_leaves_the_correction_alone_and_the_second_changes_two_
         assert {*changed} <= {"corrections.1.alpha", "corrections.1.beta"}
 
 
-def test_corrections_of_earlier_tasks_never_change_and_the_first_tasks_is_none(
-    images: Images, tmp_path: Path
-) -> None:
+def test_corrections_of_earlier_tasks_never_change_and_the_first_tasks_is_none(images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path, new_method("bic", epochs=1)).live(2)
     before, pictures = state_of(life.method), torch.randn(3, 3, 32, 32)
     logits = life.method(pictures)

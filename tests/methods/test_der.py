@@ -8,6 +8,7 @@ import pytest
 import torch
 from life import QUOTA, Life, differing, new_method, state_of
 from pictures import make_images
+from present import present
 from torch import Tensor
 from torch.nn import functional
 
@@ -16,8 +17,8 @@ from endocil.data.batches import Batch, ImageSet, cut
 from endocil.data.cache import Images
 from endocil.data.scenario import Task
 from endocil.methods import build_method, common, method_options
-from endocil.methods.base import Method, Schedule, TaskData, shared_schedule
-from endocil.methods.der import auxiliary_labels
+from endocil.methods.base import Schedule, TaskData, shared_schedule
+from endocil.methods.der import DER, auxiliary_labels
 from endocil.networks import build_backbone
 
 TASKS = (Task(0, 0, 2), Task(1, 2, 1), Task(2, 3, 3))
@@ -29,7 +30,7 @@ def batch_of(images: Tensor, labels: list[int]) -> Batch:
     return Batch(images, torch.tensor(labels), known, torch.tensor(labels), known)
 
 
-def prepared(**options: Any) -> tuple[Method, Batch, dict[str, Tensor]]:
+def prepared(**options: Any) -> tuple[DER, Batch, dict[str, Tensor]]:
     """A method in float64 in its third task, a batch of every class, and the losses of that batch."""
     torch.manual_seed(0)
     method = new_method("der", **options)
@@ -103,9 +104,9 @@ def cross_entropy(logits: list[float], label: int) -> float:
 def test_the_losses_equal_a_plain_loop_and_the_auxiliary_one_is_weighed() -> None:
     method, batch, losses = prepared(auxiliary_weight=0.25)
     branches = [method.backbone(batch.images), *(branch(batch.images) for branch in method.branches)]
-    weight, bias = method.classifier.weight, method.classifier.bias
+    weight, bias, auxiliary = method.classifier.weight, method.classifier.bias, present(method.auxiliary)
     logits = (sum(h @ weight[:, 64 * i : 64 * (i + 1)].T for i, h in enumerate(branches)) + bias).tolist()
-    answers = (branches[2] @ method.auxiliary.weight.T + method.auxiliary.bias).tolist()
+    answers = (branches[2] @ auxiliary.weight.T + auxiliary.bias).tolist()
     found = {name: loss.tolist() for name, loss in losses.items()}
     for n, label in enumerate(batch.labels.tolist()):
         target = max(0, label - 2)
@@ -166,9 +167,7 @@ def test_each_task_adds_the_parameters_of_a_resnet18_and_a_wider_head() -> None:
         assert counted == parameters + task.n_seen * (features + 1)
 
 
-def test_one_new_class_known_classes_and_a_remainder_of_one_image_are_learned(
-    images: Images, tmp_path: Path
-) -> None:
+def test_one_new_class_known_classes_and_a_remainder_of_one_image_are_learned(images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path, new_method("der", epochs=1)).live(1)
     task = life.scenario.tasks[1]
     known = ImageSet.of(images, life.scenario.rows("test", slice(0, 2))[:4])
@@ -200,9 +199,7 @@ def test_the_authors_schedule_is_pycils() -> None:
 def test_options_have_pycils_defaults_and_wrong_values_are_refused() -> None:
     assert method_options("der") == {"auxiliary_weight": 1.0, "native_schedule": False}
     for weight in (-1.0, math.nan):
-        with pytest.raises(
-            EndocilError, match=r"method\.auxiliary_weight is .*; expected a number from 0 on"
-        ):
+        with pytest.raises(EndocilError, match=r"method\.auxiliary_weight is .*; expected a number from 0 on"):
             new_method("der", auxiliary_weight=weight)
     with pytest.raises(
         EndocilError, match="unknown method key 'temperature'; known: auxiliary_weight, native_schedule"

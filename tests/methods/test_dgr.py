@@ -10,6 +10,7 @@ import pytest
 import torch
 from life import Life, new_method
 from pictures import make_images
+from present import present
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -20,6 +21,7 @@ from endocil.data.scenario import Task
 from endocil.methods import dgr, method_options
 from endocil.methods.base import Phase, Schedule, TaskData
 from endocil.methods.dgr import DGR, row_weights
+from endocil.networks import GrowingClassifier
 
 SIZES, QUOTA, STEPS, RATE, MOMENTUM, DECAY = (2, 1, 3), 5, 4, 0.1, 0.9, 5e-4
 
@@ -34,12 +36,22 @@ class Body(nn.Module):
         self.layer = nn.Linear(12, 5, bias=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.layer(images.flatten(1))
+        features: Tensor = self.layer(images.flatten(1))
+        return features
 
 
 def small(**options: Any) -> DGR:
     torch.manual_seed(0)
     return DGR(Body(), **options).double()
+
+
+def layer_of(method: DGR) -> nn.Parameter:
+    return method.backbone.get_parameter("layer.weight")
+
+
+def gradient_of(layer: nn.Linear | GrowingClassifier) -> Tensor:
+    """(C, d + 1): of the weights and, last, of the bias."""
+    return torch.cat([present(layer.weight.grad), present(layer.bias.grad)[:, None]], dim=1)
 
 
 def tasks(sizes: tuple[int, ...] = SIZES) -> list[Task]:
@@ -50,9 +62,7 @@ def data_of(images: Images, task: Task) -> TaskData:
     labels = torch.tensor(images.table.labels)
     rows = [torch.nonzero(labels == label).flatten() for label in range(task.n_seen)]
     old = torch.cat([torch.empty(0, dtype=torch.int64), *(mine[:QUOTA] for mine in rows[task.old])])
-    return TaskData(
-        ImageSet.of(images, torch.cat(rows[task.new])), ImageSet.of(images, old, from_memory=True)
-    )
+    return TaskData(ImageSet.of(images, torch.cat(rows[task.new])), ImageSet.of(images, old, from_memory=True))
 
 
 def batches(task: Task) -> Iterator[Batch]:
@@ -67,7 +77,7 @@ def step(phase: Phase, batch: Batch, optimizer: torch.optim.Optimizer) -> Outcom
     outcome = phase.objective(batch)
     collected = phase.gradients.collect(outcome, len(batch))
     optimizer.zero_grad()
-    sum(loss.sum() / len(batch) for loss in outcome.losses.values()).backward()
+    torch.stack([loss.sum() / len(batch) for loss in outcome.losses.values()]).sum().backward()
     phase.gradients.apply(collected)
     optimizer.step()
     return outcome
@@ -85,19 +95,22 @@ def learn(method: DGR, images: Images, task: Task) -> None:
 
 def softmax(z: np.ndarray) -> np.ndarray:
     raised = np.exp(z - z.max(axis=1, keepdims=True))
-    return raised / raised.sum(axis=1, keepdims=True)
+    shares: np.ndarray = raised / raised.sum(axis=1, keepdims=True)
+    return shares
 
 
 def kept_back(z: np.ndarray, teacher_logits: np.ndarray, gone: np.ndarray, variant: str) -> np.ndarray:
     """Gradient of the distillation by the old logits, summed over images, temperature 2."""
     target = softmax(teacher_logits / 2)
     if variant == "pilot":
-        return (softmax(z / 2) - target) / 2
+        plain: np.ndarray = (softmax(z / 2) - target) / 2
+        return plain
     share = (gone + 0.001) / (gone + 0.001).sum()
     even = -(share * np.log(share)).sum() / math.log(len(gone))
     lost = gone / np.linalg.norm(gone)
     mixed = lost * z + (1 - lost) * teacher_logits
-    return (even * (softmax(z / 2) - target) + (1 - even) * lost * (softmax(mixed / 2) - target)) / 2
+    both: np.ndarray = (even * (softmax(z / 2) - target) + (1 - even) * lost * (softmax(mixed / 2) - target)) / 2
+    return both
 
 
 def numpy_task(
@@ -133,7 +146,7 @@ def numpy_task(
             omega[:n_old] = phi[:n_old].min() / phi[:n_old] * min(1.0, rho)
             omega[n_old:] *= min(1.0, (rho if new_ratio == "code" else 1 / rho) * math.exp(-share))
             if np.linalg.norm(g_teacher) > 1e-12:  # at the first step the student is the teacher
-                gamma = np.linalg.norm(omega[:, None] * g_label) / np.linalg.norm(g_teacher)
+                gamma = float(np.linalg.norm(omega[:, None] * g_label) / np.linalg.norm(g_teacher))
         gradients = [
             ((by_label + strength * by_teacher) @ w).T @ x,
             omega[:, None] * g_label + gamma * g_teacher,
@@ -147,21 +160,19 @@ def numpy_task(
 
 @pytest.mark.parametrize("variant", ["pilot", "original"])
 @pytest.mark.parametrize("new_ratio", ["code", "inverse"])
-def test_three_tasks_of_several_steps_equal_a_plain_numpy_loop(
-    images: Images, variant: str, new_ratio: str
-) -> None:
+def test_three_tasks_of_several_steps_equal_a_plain_numpy_loop(images: Images, variant: str, new_ratio: str) -> None:
     method = small(variant=variant, new_ratio=new_ratio)
-    net: list = []
+    net: list[np.ndarray] = []
     for task in tasks():
         method.grow(task)
         rows, biases = (value.detach().numpy().copy() for value in method.classifier.parameters())
         teacher = net
         if net:
             rows[task.old], biases[task.old] = net[1], net[2]
-        body = net[0] if net else method.backbone.layer.weight.detach().numpy().copy()
+        body = net[0] if net else layer_of(method).detach().numpy().copy()
         net = numpy_task(task, [body, rows, biases], teacher, images, variant, new_ratio)
         learn(method, images, task)
-        found = [method.backbone.layer.weight, method.classifier.weight, method.classifier.bias]
+        found = [layer_of(method), method.classifier.weight, method.classifier.bias]
         for expected, actual in zip(net, found, strict=True):
             assert np.allclose(expected, actual.detach().numpy(), rtol=1e-9, atol=1e-12)
 
@@ -192,19 +203,20 @@ def test_one_step_keeps_the_invariants_of_the_rule(images: Images, variant: str)
         (phase,) = method.phases(task, data_of(images, task))
         batch = next(batches(task))
         outcome = phase.objective(batch)
-        total = sum(loss.mean() for loss in outcome.losses.values())
-        (plain,) = torch.autograd.grad(total, method.backbone.layer.weight, retain_graph=True)
+        total = torch.stack([loss.mean() for loss in outcome.losses.values()]).sum()
+        (plain,) = torch.autograd.grad(total, layer_of(method), retain_graph=True)
+        assert isinstance(phase.gradients, dgr.ReweightedGradient)
         parts = phase.gradients.collect(outcome, len(batch))
         total.backward()
         phase.gradients.apply(parts)
-        assert torch.equal(method.backbone.layer.weight.grad, plain)  # the backbone takes the plain gradient
+        assert torch.equal(present(layer_of(method).grad), plain)  # the backbone takes the plain gradient
         omega = row_weights(phase.gradients.gathered, 4, phase.gradients.new_factor)
         labels, teacher_logits = parts["classification"], parts["distillation"]
         weighted = omega[:, None] * labels
         gamma = phase.gradients.measured["gamma"]
         assert (gamma * teacher_logits[:, :-1]).norm().item() == pytest.approx(weighted[:, :-1].norm().item())
         assert not teacher_logits[4:].any()  # new rows carry no distillation
-        found = torch.cat([method.classifier.weight.grad, method.classifier.bias.grad[:, None]], dim=1)
+        found = gradient_of(method.classifier)
         assert torch.allclose(found[4:], weighted[4:])
         gradients[distil] = found
     assert torch.allclose(gradients[0.5], gradients[2.0], rtol=1e-10)  # its weight cancels in the classifier
@@ -243,12 +255,13 @@ def test_the_original_shortens_gradients_beyond_ten_thousand(images: Images) -> 
     parts = {"classification": torch.full((2, 4), 1e5).double(), "distillation": torch.zeros(2, 4).double()}
     for clip, length in (((), 2e5 * math.sqrt(2)), ((layer,), 1e4)):
         dgr.ReweightedGradient(layer, 0, new_factor=1.0, clip=clip).apply(parts)
-        found = torch.cat([layer.weight.grad, layer.bias.grad[:, None]], dim=1)
+        found = gradient_of(layer)
         assert found.norm().item() == pytest.approx(length)
     for variant, clips in (("pilot", 0), ("original", 2)):  # backbone and classifier
         method = small(variant=variant)
         method.grow(Task(0, 0, 2))
         (phase,) = method.phases(Task(0, 0, 2), data_of(images, Task(0, 0, 2)))
+        assert isinstance(phase.gradients, dgr.ReweightedGradient)
         assert len(phase.gradients._clip) == clips
 
 
@@ -278,6 +291,7 @@ def test_every_task_starts_to_gather_anew_and_a_batch_may_be_one_new_image(image
         for task in tasks((2, 1)):
             method.grow(task)
             (phase,) = method.phases(task, data_of(images, task))
+            assert isinstance(phase.gradients, dgr.ReweightedGradient)
             assert phase.gradients.gathered.tolist() == [0.0] * task.n_seen
             label, new = torch.tensor([task.n_seen - 1]), torch.tensor([False])
             batch = Batch(torch.randn(1, 3, 2, 2).double(), label, new, label, new)
@@ -293,11 +307,6 @@ def test_defaults_and_schedule_are_the_authors_and_wrong_values_are_refused() ->
     native = new_method("dgr", native_schedule=True).schedule
     cosine = Schedule(epochs=20, learning_rate=1e-3, cosine=True, weight_decay=5e-4, batch_size=128)
     assert [native(task) for task in tasks((2, 1))] == [cosine, cosine]
-    for option, value in {
-        "variant": "new",
-        "new_ratio": "half",
-        "temperature": 0.0,
-        "attenuation": -1.0,
-    }.items():
+    for option, value in {"variant": "new", "new_ratio": "half", "temperature": 0.0, "attenuation": -1.0}.items():
         with pytest.raises(EndocilError, match=rf"method\.{option} is '?{value}'?; (known|expected)"):
             small(**{option: value})

@@ -1,6 +1,7 @@
 """Methods that must agree to the bit when what sets them apart is switched off."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ from torch import Tensor, nn
 from endocil.data.batches import ImageSet
 from endocil.data.cache import Images
 from endocil.data.splits import TEST
-from endocil.model.predictions import Predictions, predict
+from endocil.model.inference import predict
+from endocil.model.predictions import Predictions
 from endocil.networks import LastBlocks, WholeBranches, build_backbone, concatenate_features
 
 NETWORK = ("backbone.", "classifier.")
@@ -28,13 +30,10 @@ def predictions_of(life: Life) -> Predictions:
     return predict(life.method, test, 256, classes=life.images.table.classes[seen])
 
 
-def test_ewc_of_strength_0_and_lwf_of_distil_0_are_finetune_bit_for_bit(
-    images: Images, tmp_path: Path
-) -> None:
-    switched_off = {"finetune": {}, "ewc": {"strength": 0.0}, "lwf": {"distil": 0.0}}
+def test_ewc_of_strength_0_and_lwf_of_distil_0_are_finetune_bit_for_bit(images: Images, tmp_path: Path) -> None:
+    switched_off: dict[str, dict[str, Any]] = {"finetune": {}, "ewc": {"strength": 0.0}, "lwf": {"distil": 0.0}}
     plain, *others = (
-        Life(images, tmp_path / name, new_method(name, epochs=1, **options))
-        for name, options in switched_off.items()
+        Life(images, tmp_path / name, new_method(name, epochs=1, **options)) for name, options in switched_off.items()
     )
     for task in plain.scenario.tasks:
         plain.step(task)
@@ -72,9 +71,7 @@ def test_an_expandable_network_of_one_branch_is_the_plain_backbone_bit_for_bit(
     def seen(expandable: bool) -> tuple[Tensor, dict[str, Tensor]]:
         backbone, _ = build_backbone("resnet18", seed=0, options={"width": 8})
         backbone.to(memory_format=torch.channels_last).train(training)  # type: ignore[call-overload]
-        features = (
-            concatenate_features(branches.features(backbone, pictures)) if expandable else backbone(pictures)
-        )
+        features = concatenate_features(branches.features(backbone, pictures)) if expandable else backbone(pictures)
         features.square().sum().backward()
         gradients = {f"gradient/{name}": p.grad for name, p in backbone.named_parameters()}
         assert branches.trained(backbone) == (backbone,)
@@ -93,8 +90,8 @@ def test_bic_with_identity_corrections_is_its_plain_head_bit_for_bit(images: Ima
     plain = life.method.classifier(features)
     assert not torch.equal(life.method.classify(features), plain)
     for correction in corrections:
-        nn.init.ones_(correction.alpha)
-        nn.init.zeros_(correction.beta)
+        nn.init.ones_(correction.get_parameter("alpha"))
+        nn.init.zeros_(correction.get_parameter("beta"))
     assert torch.equal(life.method.classify(features), plain)
 
 

@@ -3,10 +3,12 @@
 import copy
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from life import Life, differing, new_method, state_of
+from present import present
 from torch import Tensor
 from torch.nn import functional
 
@@ -42,13 +44,11 @@ def moved(method: EWC, by: float = 0.01) -> None:
     random = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in method.parameters():
-            parameter += by * torch.randn(parameter.shape, generator=random)
+            parameter.add_(by * torch.randn(parameter.shape, generator=random))
 
 
 @pytest.mark.parametrize("how", ["batch", "sample", "pycil"])
-def test_the_fisher_matrix_equals_a_plain_loop_over_batches_or_images(
-    how: str, images: Images, tmp_path: Path
-) -> None:
+def test_the_fisher_matrix_equals_a_plain_loop_over_batches_or_images(how: str, images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path, new_method("ewc", fisher=how, fisher_max=1e9))
     task = life.scenario.tasks[0]
     data = life.data(task)
@@ -78,9 +78,7 @@ def test_the_fisher_matrix_equals_a_plain_loop_over_batches_or_images(
 
 
 @pytest.mark.parametrize("how", ["batch", "sample", "pycil"])
-def test_measuring_moves_batch_norm_statistics_only_as_pycil_does(
-    how: str, images: Images, tmp_path: Path
-) -> None:
+def test_measuring_moves_batch_norm_statistics_only_as_pycil_does(how: str, images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path, new_method("ewc", fisher=how))
     task = life.scenario.tasks[0]
     life.method.grow(task)
@@ -92,9 +90,7 @@ def test_measuring_moves_batch_norm_statistics_only_as_pycil_does(
     assert not any(module.training for module in life.method.modules())
 
 
-def test_frozen_stages_have_no_fisher_matrix_and_stay_while_it_is_measured(
-    images: Images, tmp_path: Path
-) -> None:
+def test_frozen_stages_have_no_fisher_matrix_and_stay_while_it_is_measured(images: Images, tmp_path: Path) -> None:
     method = new_method("ewc", epochs=1, fisher="pycil", freeze=("stem", "layer1"))
     before = state_of(method)
     Life(images, tmp_path, method).live(2)
@@ -165,9 +161,7 @@ def test_the_penalty_and_its_gradient_equal_the_formula(images: Images, tmp_path
     assert loss.item() == pytest.approx(total, rel=1e-5)
 
 
-def test_the_penalty_has_the_same_bits_when_its_matrices_come_from_a_checkpoint(
-    images: Images, tmp_path: Path
-) -> None:
+def test_the_penalty_has_the_same_bits_when_its_matrices_come_from_a_checkpoint(images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path, new_method("ewc", epochs=1)).live(1)
     moved(life.method)
     named = dict(life.method.named_parameters())
@@ -185,7 +179,7 @@ def test_the_loss_of_the_labels_is_cross_entropy_over_the_new_classes(images: Im
     batch = a_batch(phase)
     outcome = phase.objective(batch)
     assert set(outcome.losses) == {"classification", "penalty"}
-    values = (outcome.logits.tolist(), batch.labels.tolist(), outcome.losses["classification"].tolist())
+    values = (present(outcome.logits).tolist(), batch.labels.tolist(), outcome.losses["classification"].tolist())
     for row, label, loss in zip(*values, strict=True):
         new = [math.exp(z) for z in row[3:]]
         assert loss == pytest.approx(-math.log(new[label - 3] / sum(new)), rel=1e-5, abs=1e-6)
@@ -203,14 +197,12 @@ def test_a_stronger_penalty_holds_the_network_nearer_to_its_anchor(images: Image
     assert distance(1e4) < distance(1000.0) < distance(0.0)
 
 
-def test_one_new_class_and_images_of_known_classes_take_all_seen_logits(
-    images: Images, tmp_path: Path
-) -> None:
+def test_one_new_class_and_images_of_known_classes_take_all_seen_logits(images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path, new_method("ewc", epochs=1), increments=(2, 1, 3))
     task, data, phase = in_second_task(life)
     assert len(data.new) % 8 == 1  # a last batch of one joins the one before, in training and in measuring
     outcome = phase.objective(batch := a_batch(phase))
-    expected = functional.cross_entropy(outcome.logits, batch.labels, reduction="none")
+    expected = functional.cross_entropy(present(outcome.logits), batch.labels, reduction="none")
     assert torch.equal(outcome.losses["classification"], expected)
     assert "one new class" in life.method.notes(task, data)[0]
 
@@ -234,17 +226,19 @@ def test_options_have_pycils_defaults_and_wrong_values_are_refused() -> None:
     defaults = {"strength": 1000.0, "fisher": "batch", "fisher_max": 1e-4, "native_schedule": False}
     assert method_options("ewc") == defaults
     for option, value in (("strength", -1.0), ("strength", float("nan")), ("fisher_max", 0.0)):
+        wrong: dict[str, Any] = {option: value}
         with pytest.raises(EndocilError, match=rf"method\.{option} is {value}; expected a number"):
-            new_method("ewc", **{option: value})
+            new_method("ewc", **wrong)
     with pytest.raises(EndocilError, match=r"method\.fisher: input should be 'batch', 'sample' or 'pycil'"):
         new_method("ewc", fisher="exact")
+    unknown: Any = "exact"
     with pytest.raises(EndocilError, match=r"method\.fisher is 'exact'; known: batch, sample, pycil"):
-        EWC(new_method("ewc").backbone, fisher="exact")
+        EWC(new_method("ewc").backbone, fisher=unknown)
 
 
 def test_its_own_schedule_is_pycils() -> None:
     schedule = new_method("ewc", native_schedule=True).schedule
-    common = {"learning_rate": 0.1, "batch_size": 128, "momentum": 0.9, "cosine": False}
+    common: dict[str, Any] = {"learning_rate": 0.1, "batch_size": 128, "momentum": 0.9, "cosine": False}
     first = Schedule(epochs=200, milestones=(60, 120, 170), weight_decay=5e-4, **common)
     later = Schedule(epochs=180, milestones=(70, 120, 150), weight_decay=2e-4, **common)
     assert [schedule(task) for task in (Task(0, 0, 4), Task(1, 4, 3), Task(2, 7, 3))] == [first, later, later]

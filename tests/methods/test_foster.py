@@ -7,6 +7,7 @@ import pytest
 import torch
 from life import Life, differing, new_method, state_of
 from lightning_fabric import Fabric
+from present import present
 from torch import Tensor
 
 from endocil import EndocilError, class_balanced_weights, distillation
@@ -18,16 +19,10 @@ from endocil.learning.training import fit
 from endocil.methods import method_options
 from endocil.methods.base import Phase, Schedule, TaskData
 from endocil.methods.foster import FOSTER, balanced_distillation
+from endocil.networks import GrowingClassifier
 
 WIDTH = 64  # features of the tests' backbone
-COUNTS = [
-    5,
-    5,
-    5,
-    4,
-    13,
-    9,
-]  # exemplars of four old classes, one smaller than the quota; images of two new ones
+COUNTS = [5, 5, 5, 4, 13, 9]  # exemplars of four old classes, one smaller than the quota; images of two new ones
 LABELS = [0, 5, 3, 4]
 
 
@@ -35,9 +30,7 @@ def data_of(images: Images, task: Task, quota: int = 5) -> TaskData:
     labels = images.table.labels
     rows = [torch.nonzero(torch.from_numpy(labels == label)).flatten() for label in range(task.n_seen)]
     old = torch.cat([torch.empty(0, dtype=torch.int64), *(mine[:quota] for mine in rows[task.old])])
-    return TaskData(
-        ImageSet.of(images, torch.cat(rows[task.new])), ImageSet.of(images, old, from_memory=True)
-    )
+    return TaskData(ImageSet.of(images, torch.cat(rows[task.new])), ImageSet.of(images, old, from_memory=True))
 
 
 def grown(images: Images, *sizes: int, **options: Any) -> tuple[FOSTER, Task, TaskData]:
@@ -80,16 +73,15 @@ def test_boosting_equals_a_plain_loop_of_its_three_losses(images: Images) -> Non
     method, boosting, batch = phase_and_batch(images, "boost", distil=0.5)
     with torch.no_grad():
         losses = boosting.objective(batch).losses
-        old, new = method.teacher.old[0](batch.images), method.teacher.new_backbone(batch.images)
-        logits = method.teacher.classifier(torch.cat([old, new], dim=1))
-        told, expanded = method.teacher.old[1](old), method.teacher.expansion(new)
+        teacher = present(method.teacher)
+        old, new = teacher.old[0](batch.images), teacher.new_backbone(batch.images)
+        logits = teacher.classifier(torch.cat([old, new], dim=1))
+        told, expanded = teacher.old[1](old), teacher.expansion(new)
     for n, label in enumerate(LABELS):
         truth = torch.eye(6)[label]
         divided = soft_cross_entropy(truth, logits[n] / balanced(0.96))
         assert float(losses["classification"][n]) == pytest.approx(divided, rel=1e-10)
-        assert float(losses["expansion"][n]) == pytest.approx(
-            soft_cross_entropy(truth, expanded[n]), rel=1e-10
-        )
+        assert float(losses["expansion"][n]) == pytest.approx(soft_cross_entropy(truth, expanded[n]), rel=1e-10)
         held = 0.5 * soft_cross_entropy(softened(told[n]), logits[n, :4] / 2.0)
         assert float(losses["distillation"][n]) == pytest.approx(held, rel=1e-10)
 
@@ -97,20 +89,21 @@ def test_boosting_equals_a_plain_loop_of_its_three_losses(images: Images) -> Non
 def test_the_logits_are_divided_by_the_weights_so_their_gradient_is_too(images: Images) -> None:
     _, boosting, batch = phase_and_batch(images, "boost")
     outcome = boosting.objective(batch)
-    (gradient,) = torch.autograd.grad(outcome.losses["classification"].sum(), outcome.logits)
+    (gradient,) = torch.autograd.grad(outcome.losses["classification"].sum(), present(outcome.logits))
     weights = balanced(0.96)
     for n, label in enumerate(LABELS):
-        shares = softened(outcome.logits[n].detach() / weights, 1.0)
+        shares = softened(present(outcome.logits)[n].detach() / weights, 1.0)
         assert torch.allclose(gradient[n], (shares - torch.eye(6)[label]) / weights, atol=1e-12)
 
 
 def test_compression_equals_a_plain_loop_and_its_gradient_is_student_minus_target(images: Images) -> None:
     method, compressing, batch = phase_and_batch(images, "compress")
     outcome = compressing.objective(batch)
-    losses, logits = outcome.losses["distillation"], outcome.logits.detach()
-    (gradient,) = torch.autograd.grad(losses.sum(), outcome.logits)
+    losses, logits = outcome.losses["distillation"], present(outcome.logits).detach()
+    (gradient,) = torch.autograd.grad(losses.sum(), present(outcome.logits))
     with torch.no_grad():
-        told = method.teacher.classifier(method.teacher.features(batch.images))
+        teacher = present(method.teacher)
+        told = teacher.classifier(teacher.features(batch.images))
     for n in range(len(LABELS)):
         target = balanced(0.97) * softened(told[n])
         target = target / target.sum()
@@ -204,20 +197,22 @@ def test_with_az_new_classes_never_see_the_old_backbone(images: Images, tmp_path
 def test_aligned_rows_are_as_long_as_said_and_the_student_learns_from_aligned_logits(images: Images) -> None:
     options: dict[str, Any] = {"align_teacher": True, "align_student": True, "align_value": 1.5}
     method, compressing, batch = phase_and_batch(images, "compress", **options)
+    teacher = present(method.teacher)
     with torch.no_grad():
-        method.teacher.classifier.bias.normal_()
+        teacher.classifier.bias.normal_()
     before, during = state_of(method), compressing.objective(batch)
     method.consolidate(Task(1, 4, 2), data_of(images, Task(1, 4, 2)))
     for name, measured in (("teacher.classifier", "teacher_alignment"), ("classifier", "student_alignment")):
         classifier = method.get_submodule(name)
+        assert isinstance(classifier, GrowingClassifier)
         factor = classifier.weight[4:] / before[f"{name}.weight"][4:]
         assert method.measurements[measured] == pytest.approx(factor.mean().item())
         lengths = classifier.weight.norm(dim=1)
         assert (lengths[4:].mean() / lengths[:4].mean()).item() == pytest.approx(1.5 ** (4 / 2))
         assert torch.equal(classifier.weight[:4], before[f"{name}.weight"][:4])
         assert torch.equal(classifier.bias, before[f"{name}.bias"])
-    told = method.teacher.classifier(method.teacher.features(batch.images))
-    loss = balanced_distillation(during.logits, told, balanced(0.97), 2.0)
+    told = teacher.classifier(teacher.features(batch.images))
+    loss = balanced_distillation(present(during.logits), told, balanced(0.97), 2.0)
     assert torch.allclose(during.losses["distillation"], loss, atol=1e-12)
 
 
@@ -247,33 +242,23 @@ def test_the_native_schedule_is_pycils_and_compression_never_decays_weights(imag
     for sizes in ((2,), (2, 1)):
         method, task, data = grown(images, *sizes, native_schedule=True)
         found += [phase.schedule for phase in method.phases(task, data)]
-    cosine = {"cosine": True, "learning_rate": 0.1, "batch_size": 128}
+    cosine: dict[str, Any] = {"cosine": True, "learning_rate": 0.1, "batch_size": 128}
     assert found == [
         Schedule(epochs=200, weight_decay=5e-4, **cosine),
         Schedule(epochs=170, weight_decay=5e-4, **cosine),
         Schedule(epochs=130, weight_decay=0.0, **cosine),
     ]
     method, task, data = grown(images, 2, 1)
-    plans = [
-        (phase.name, phase.schedule.epochs, phase.schedule.weight_decay)
-        for phase in method.phases(task, data)
-    ]
+    plans = [(phase.name, phase.schedule.epochs, phase.schedule.weight_decay) for phase in method.phases(task, data)]
     assert plans == [("boost", 1, 2e-4), ("compress", 1, 0.0)]
 
 
 def test_defaults_are_pycils_and_wrong_values_are_refused_by_name() -> None:
-    pycil = {
-        "beta1": 0.96,
-        "beta2": 0.97,
-        "temperature": 2.0,
-        "distil": 1.0,
-        "oofc": "ft",
-        "align_value": 1.0,
-    }
+    pycil = {"beta1": 0.96, "beta2": 0.97, "temperature": 2.0, "distil": 1.0, "oofc": "ft", "align_value": 1.0}
     off = dict.fromkeys(("align_teacher", "align_student", "native_schedule"), False)
     assert method_options("foster") == {"evaluate": "teacher", **pycil, **off}
     backbone = new_method("foster").backbone
-    wrong = {
+    wrong: dict[str, Any] = {
         "evaluate": "both",
         "oofc": "none",
         "temperature": 0.0,

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from life import Life, differing, new_method, state_of
+from present import present
 from torch import Tensor
 from torch.nn import functional
 
@@ -47,7 +48,7 @@ def test_the_loss_equals_a_plain_loop_over_new_and_old_classes(images: Images, t
     batch = a_batch(phase)
     student, teacher = logits_of(life, batch)
     outcome = phase.objective(batch)
-    assert torch.equal(outcome.logits, student)
+    assert torch.equal(present(outcome.logits), student)
     assert set(outcome.losses) == {"classification", "distillation"}
     rows = zip(student.tolist(), teacher.tolist(), batch.labels.tolist(), strict=True)
     for i, (row, teacher_logits, label) in enumerate(rows):
@@ -78,9 +79,7 @@ def test_old_rows_learn_from_the_teacher_alone_and_new_rows_from_the_labels_alon
         assert bool(teacher[task.old].any())
 
 
-def test_at_the_teacher_distillation_is_its_entropy_and_has_no_gradient(
-    images: Images, tmp_path: Path
-) -> None:
+def test_at_the_teacher_distillation_is_its_entropy_and_has_no_gradient(images: Images, tmp_path: Path) -> None:
     life = life_of(images, tmp_path, temperature=500.0)  # answers of a young network are far apart
     task, phase = in_second_task(life)
     batch = a_batch(phase)
@@ -98,9 +97,7 @@ def test_at_the_teacher_distillation_is_its_entropy_and_has_no_gradient(
     assert torch.allclose(kept(), entropy, rtol=1e-3)  # logits of hundreds, rounded
     at_the_teacher = greatest_gradient()
     with torch.no_grad():
-        life.method.classifier.bias[task.old] += (
-            40.0  # the same to all old classes: softened answers coincide
-        )
+        life.method.classifier.bias[task.old] += 40.0  # the same to all old classes: softened answers coincide
     assert torch.allclose(kept(), entropy, rtol=1e-3)
     shifted = greatest_gradient()
     with torch.no_grad():
@@ -109,9 +106,7 @@ def test_at_the_teacher_distillation_is_its_entropy_and_has_no_gradient(
     assert max(at_the_teacher, shifted) < 1e-3 * greatest_gradient()
 
 
-def test_the_teacher_is_the_network_before_the_task_and_nothing_in_the_first(
-    images: Images, tmp_path: Path
-) -> None:
+def test_the_teacher_is_the_network_before_the_task_and_nothing_in_the_first(images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path, new_method("lwf", epochs=1))
     for task in life.scenario.tasks:
         before = state_of(life.method)
@@ -136,13 +131,11 @@ def test_the_first_task_is_plain_cross_entropy(images: Images, tmp_path: Path) -
     (phase,) = life.method.phases(task, life.data(task))
     outcome = phase.objective(batch := a_batch(phase))
     assert set(outcome.losses) == {"classification"}
-    expected = functional.cross_entropy(outcome.logits, batch.labels, reduction="none")
+    expected = functional.cross_entropy(present(outcome.logits), batch.labels, reduction="none")
     assert torch.equal(outcome.losses["classification"], expected)
 
 
-def test_the_weight_scales_the_distillation_and_the_temperature_softens_it(
-    images: Images, tmp_path: Path
-) -> None:
+def test_the_weight_scales_the_distillation_and_the_temperature_softens_it(images: Images, tmp_path: Path) -> None:
     def kept(**options: float) -> Tensor:
         life = life_of(images, tmp_path / str(options), **options)
         _, phase = in_second_task(life)
@@ -162,15 +155,13 @@ def test_one_new_class_takes_all_seen_logits_beside_the_teacher(images: Images, 
     task, phase = in_second_task(life)
     assert len(phase.images) % 8 == 1  # a last batch of one joins the one before
     outcome = phase.objective(batch := a_batch(phase))
-    expected = functional.cross_entropy(outcome.logits, batch.labels, reduction="none")
+    expected = functional.cross_entropy(present(outcome.logits), batch.labels, reduction="none")
     assert torch.equal(outcome.losses["classification"], expected)
     assert "distillation" in outcome.losses
     assert "one new class" in life.method.notes(task, life.data(task))[0]
 
 
-def test_images_of_known_classes_take_all_seen_logits_and_the_log_says_so(
-    images: Images, tmp_path: Path
-) -> None:
+def test_images_of_known_classes_take_all_seen_logits_and_the_log_says_so(images: Images, tmp_path: Path) -> None:
     life = life_of(images, tmp_path).live(1)
     task = life.scenario.tasks[1]
     rows = torch.cat([life.scenario.rows("train", slice(1, 2)), life.scenario.rows("train", task.new)])
@@ -182,9 +173,7 @@ def test_images_of_known_classes_take_all_seen_logits_and_the_log_says_so(
     assert torch.equal(outcome.losses["classification"], alone)
 
 
-def test_prediction_needs_the_backbone_and_the_classifier_but_not_the_teacher(
-    images: Images, tmp_path: Path
-) -> None:
+def test_prediction_needs_the_backbone_and_the_classifier_but_not_the_teacher(images: Images, tmp_path: Path) -> None:
     method = Life(images, tmp_path, new_method("lwf", epochs=1)).live(2).method.requires_grad_(True)
     all_of_it = list(method.parameters())
     gradients = torch.autograd.grad(method(torch.randn(2, 3, 32, 32)).sum(), all_of_it, allow_unused=True)
@@ -197,15 +186,16 @@ def test_prediction_needs_the_backbone_and_the_classifier_but_not_the_teacher(
 def test_options_have_pycils_defaults_and_wrong_values_are_refused() -> None:
     assert method_options("lwf") == {"temperature": 2.0, "distil": 3.0, "native_schedule": False}
     for option, value in (("temperature", 0.0), ("temperature", -2.0), ("distil", -1.0)):
+        wrong: dict[str, Any] = {option: value}
         with pytest.raises(EndocilError, match=rf"method\.{option} is {value}; expected a number"):
-            new_method("lwf", **{option: value})
+            new_method("lwf", **wrong)
     with pytest.raises(EndocilError, match=r"method\.distil: input should be a valid number"):
         new_method("lwf", distil="much")
 
 
 def test_its_own_schedule_is_pycils() -> None:
     schedule = new_method("lwf", native_schedule=True).schedule
-    common = {"learning_rate": 0.1, "batch_size": 128, "momentum": 0.9, "cosine": False}
+    common: dict[str, Any] = {"learning_rate": 0.1, "batch_size": 128, "momentum": 0.9, "cosine": False}
     first = Schedule(epochs=200, milestones=(60, 120, 160), weight_decay=5e-4, **common)
     later = Schedule(epochs=250, milestones=(60, 120, 180, 220), weight_decay=2e-4, **common)
     assert [schedule(task) for task in (Task(0, 0, 4), Task(1, 4, 3), Task(2, 7, 3))] == [first, later, later]

@@ -9,6 +9,7 @@ import pytest
 import torch
 from life import QUOTA, Life, differing, new_method, state_of
 from pictures import make_images
+from present import present
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -18,7 +19,7 @@ from endocil.data.cache import Images
 from endocil.data.scenario import Task
 from endocil.learning.training import only_training
 from endocil.methods import build_method, method_options
-from endocil.methods.base import Method, Phase, Schedule, TaskData, shared_schedule
+from endocil.methods.base import Phase, Schedule, TaskData, shared_schedule
 from endocil.methods.memo import MEMO
 from endocil.networks import build_backbone
 
@@ -32,7 +33,7 @@ def batch_of(images: Tensor, labels: list[int]) -> Batch:
     return Batch(images, torch.tensor(labels), known, torch.tensor(labels), known)
 
 
-def prepared(**options: Any) -> tuple[Method, Phase, Batch]:
+def prepared(**options: Any) -> tuple[MEMO, Phase, Batch]:
     """A method in float64 in its third task, what it would train, and a batch of every class."""
     torch.manual_seed(0)
     method = new_method("memo", **options)
@@ -49,9 +50,7 @@ def prepared(**options: Any) -> tuple[Method, Phase, Batch]:
 
 def parts_of(state: dict[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Tensors of the general part, and those of the first task's last block."""
-    general = {
-        name: state[name] for name in state if name.startswith(tuple(f"backbone.{g}." for g in GENERAL))
-    }
+    general = {name: state[name] for name in state if name.startswith(tuple(f"backbone.{g}." for g in GENERAL))}
     first = {name: state[name] for name in state if name.startswith("backbone.layer4.")}
     assert (len(general), len(first)) == (90, 30)
     return general, first
@@ -130,11 +129,11 @@ def test_the_losses_equal_a_plain_loop_and_the_auxiliary_head_sees_the_newest_bl
         maps = getattr(method.backbone, stage)(maps)
         if stage == "bn1":
             maps = functional.max_pool2d(maps.relu(), 3, 2, 1)
-    blocks = (method.backbone.layer4, *method.branches)
+    blocks = (method.backbone.get_submodule("layer4"), *method.branches)
     features = [block(maps).flatten(2).mean(2) for block in blocks]
-    weight, bias = method.classifier.weight, method.classifier.bias
+    weight, bias, auxiliary = method.classifier.weight, method.classifier.bias, present(method.auxiliary)
     logits = (sum(h @ weight[:, 64 * i : 64 * (i + 1)].T for i, h in enumerate(features)) + bias).tolist()
-    answers = (features[2] @ method.auxiliary.weight.T + method.auxiliary.bias).tolist()
+    answers = (features[2] @ auxiliary.weight.T + auxiliary.bias).tolist()
     found = {name: loss.tolist() for name, loss in phase.objective(batch).losses.items()}
     for n, label in enumerate(batch.labels.tolist()):
         target = max(0, label - 2)
@@ -148,7 +147,7 @@ def test_the_general_part_learns_through_the_frozen_last_blocks_too() -> None:
         method.classifier.weight[:, 128:] = 0.0  # the newest block has no say
     with only_training(method, phase.train):
         phase.objective(batch).losses["classification"].mean().backward()
-        assert float(method.backbone.conv1.weight.grad.abs().max()) > 0.0
+        assert float(present(method.backbone.get_parameter("conv1.weight").grad).abs().max()) > 0.0
         assert all(value.grad is None for value in method.branches[0].parameters())
 
 
@@ -162,9 +161,7 @@ def test_what_predicts_is_the_general_part_every_last_block_and_the_classifier()
     assert {name.split(".")[0] for name in touched} == {"backbone", "branches", "classifier"}
 
 
-def test_one_new_class_known_classes_and_a_remainder_of_one_image_are_learned(
-    images: Images, tmp_path: Path
-) -> None:
+def test_one_new_class_known_classes_and_a_remainder_of_one_image_are_learned(images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path, new_method("memo", epochs=1)).live(1)
     task = life.scenario.tasks[1]
     known = ImageSet.of(images, life.scenario.rows("test", slice(0, 2))[:4])
@@ -203,7 +200,5 @@ def test_options_have_pycils_defaults_and_wrong_values_and_backbones_are_refused
         new_method("memo", train_base="sometimes")
     with pytest.raises(EndocilError, match=r"method\.auxiliary_weight is -0\.5; expected a number from 0 on"):
         new_method("memo", auxiliary_weight=-0.5)
-    with pytest.raises(
-        EndocilError, match="Indivisible cannot be divided into a general part and a last block"
-    ):
+    with pytest.raises(EndocilError, match="Indivisible cannot be divided into a general part and a last block"):
         MEMO(Indivisible())

@@ -1,16 +1,18 @@
 """Each method's own invariants."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from life import QUOTA, Life, Lives, differing, new_method, state_of
+from present import present
 from torch.nn import functional
 
 from endocil import EndocilError, class_balanced_weights
 from endocil.components.gradients import CalibratedGradient
-from endocil.data.batches import Batch
+from endocil.data.batches import Batch, training_batches
 from endocil.data.cache import Images
 from endocil.data.scenario import Task
 from endocil.methods import common, method_options
@@ -38,8 +40,9 @@ def test_finetune_gives_old_rows_no_gradient_from_the_data(images: Images, tmp_p
     pictures = functional.interpolate(torch.randn(6, 3, 8, 8), 32)
     features = life.method.embed(pictures)
     logits = life.method.classify(features)
-    cross_entropy = common.cross_entropy_on_new(task, life.data(task))
-    cross_entropy(logits, torch.tensor([3, 4, 5, 3, 4, 5])).mean().backward()
+    labels, new = torch.tensor([3, 4, 5, 3, 4, 5]), torch.zeros(6, dtype=torch.bool)
+    cross_entropy = common.cross_entropy_on_new(life.method, task, life.data(task))
+    cross_entropy(logits, Batch(pictures, labels, new, labels, new)).mean().backward()
     assert float(life.method.classifier.weight.grad[task.old].abs().max()) == 0.0
     assert float(life.method.classifier.bias.grad[task.old].abs().max()) == 0.0
     assert float(life.method.classifier.weight.grad[task.new].abs().min()) > 0.0
@@ -59,16 +62,16 @@ def test_finetunes_old_rows_move_by_weight_decay_alone(images: Images, tmp_path:
 def test_one_new_class_takes_all_seen_logits_and_the_log_says_so(images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path, new_method("finetune"), increments=(2, 1, 3))
     logits, labels, task = torch.randn(4, 3), torch.tensor([2, 2, 2, 2]), life.scenario.tasks[1]
-    loss = common.cross_entropy_on_new(task, life.data(task))(logits, labels)
+    new = torch.zeros(4, dtype=torch.bool)
+    batch = Batch(torch.zeros(4, 3, 8, 8), labels, new, labels, new)
+    loss = common.cross_entropy_on_new(life.method, task, life.data(task))(logits, batch)
     assert torch.equal(loss, functional.cross_entropy(logits, labels, reduction="none"))
     assert "one new class" in life.method.notes(task, life.data(task))[0]
     later = life.scenario.tasks[2]
     assert life.method.notes(later, life.data(later)) == []
 
 
-def test_icarl_keeps_the_quota_of_distinct_training_images_of_each_class(
-    images: Images, tmp_path: Path
-) -> None:
+def test_icarl_keeps_the_quota_of_distinct_training_images_of_each_class(images: Images, tmp_path: Path) -> None:
     life = lived(images, tmp_path, "icarl")
     train = set(life.scenario.rows("train", slice(0, 6)).tolist())
     for label, rows in life.kept_rows().items():
@@ -106,24 +109,24 @@ def test_the_teacher_is_the_network_before_the_task_and_stays_so(lives: Lives, t
     assert torch.equal(after["teacher.1.weight"], before["classifier.weight"])
 
 
-def test_endocil_with_its_three_components_exchanged_is_icarl_bit_for_bit(
-    images: Images, tmp_path: Path
-) -> None:
+def test_endocil_with_its_three_components_exchanged_is_icarl_bit_for_bit(images: Images, tmp_path: Path) -> None:
     icarl = lived(images, tmp_path / "icarl", "icarl")
-    exchanged = lived(
-        images, tmp_path / "endocil", "endocil", select="mean", loss="cross_entropy", gradients="plain"
-    )
+    exchanged = lived(images, tmp_path / "endocil", "endocil", select="mean", loss="cross_entropy", gradients="plain")
     assert differing(state_of(icarl.method), state_of(exchanged.method)) == []
     assert icarl.memory.records() == exchanged.memory.records()
 
 
 @pytest.mark.parametrize(
     "exchange",
-    [{"loss": "cross_entropy"}, {"gradients": "plain"}, {"reduction": "weights"}, {"gamma_max": 0.1}],
+    [
+        {"loss": "cross_entropy"},
+        {"gradients": "plain"},
+        {"reduction": "weights"},
+        {"gamma_max": 0.1},
+        {"distil_weight": "class_ratio"},
+    ],
 )
-def test_each_component_of_endocil_does_something(
-    images: Images, tmp_path: Path, exchange: dict[str, Any]
-) -> None:
+def test_each_component_of_endocil_does_something(images: Images, tmp_path: Path, exchange: dict[str, Any]) -> None:
     whole = lived(images, tmp_path / "whole", "endocil")
     other = lived(images, tmp_path / "other", "endocil", **exchange)
     assert "classifier.weight" in differing(state_of(whole.method), state_of(other.method))
@@ -154,15 +157,33 @@ def test_reduction_by_weights_divides_by_the_mean_weight_of_the_whole_batch() ->
     assert torch.allclose(by_weights(logits[:2], half), by_images(logits[:2], half) / mean_weight)
 
 
+def test_distillation_by_class_ratio_equals_a_plain_loop_times_old_over_new_classes(
+    images: Images, tmp_path: Path
+) -> None:
+    life = Life(images, tmp_path, new_method("endocil", distil=0.5, distil_weight="class_ratio"), increments=(4, 2))
+    life.live(1)
+    task = life.scenario.tasks[1]
+    life.method.grow(task)
+    (phase,) = life.method.phases(task, life.data(task))
+    batch = next(iter(training_batches(phase.images, 8, None, 0, ("test",), torch.device("cpu"))))
+    life.method.train()
+    outcome, teacher = phase.objective(batch), life.method.teacher(batch.images)
+    for i, (row, taught) in enumerate(zip(present(outcome.logits).tolist(), teacher.tolist(), strict=True)):
+        p, q = [math.exp(z / 2) for z in taught], [math.exp(z / 2) for z in row[:4]]
+        kept = -sum(a / sum(p) * math.log(b / sum(q)) for a, b in zip(p, q, strict=True))
+        assert outcome.losses["distillation"][i].item() == pytest.approx(0.5 * 4 / 2 * kept, rel=1e-4)
+
+
 def test_unknown_options_and_values_are_refused_with_the_known() -> None:
-    with pytest.raises(EndocilError, match="unknown method key 'temprature'; known: beta, distil, gamma_max"):
+    with pytest.raises(
+        EndocilError, match="unknown method key 'temprature'; known: beta, distil, distil_weight, gamma_max"
+    ):
         new_method("endocil", temprature=2.0)
     with pytest.raises(
-        EndocilError,
-        match=r"method\.loss: input should be 'cross_entropy' or 'prior_regularized', got 'focal'",
+        EndocilError, match=r"method\.loss: input should be 'cross_entropy' or 'prior_regularized', got 'focal'"
     ):
         new_method("endocil", loss="focal")
-    with pytest.raises(EndocilError, match=r"unknown method.name 'endo'; known: bic, der, dgr, endocil, ewc"):
+    with pytest.raises(EndocilError, match=r"unknown method.name 'endo'; known: analytic, bic, der, dgr, endocil, ewc"):
         new_method("endo")
     assert method_options("finetune") == {"native_schedule": False}
 
@@ -178,16 +199,12 @@ def test_the_shared_schedule_is_the_papers() -> None:
 
 @pytest.mark.parametrize(
     ("name", "option", "value"),
-    [
-        ("memo", "train_base", "no"),
-        ("wa", "native_schedule", "off"),
-        ("mrfa", "step", True),
-        ("lwf", "distil", "2"),
-    ],
+    [("memo", "train_base", "no"), ("wa", "native_schedule", "off"), ("mrfa", "step", True), ("lwf", "distil", "2")],
 )
 def test_a_word_is_no_switch_and_a_switch_no_number(name: str, option: str, value: object) -> None:
+    wrong: dict[str, Any] = {option: value}
     with pytest.raises(EndocilError, match=rf"method\.{option}: .*, got {value!r}"):
-        new_method(name, **{option: value})
+        new_method(name, **wrong)
 
 
 def test_a_whole_number_is_a_number() -> None:

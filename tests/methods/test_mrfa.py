@@ -1,5 +1,6 @@
 """MRFA: what is done to which exemplar, against a plain loop; random numbers by key; everything else is iCaRL."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,10 +8,12 @@ from typing import Any
 import pytest
 import torch
 from life import Life, differing, new_method, state_of
+from present import present
 from torch import Tensor, nn
 from torch.nn import functional
 
 from endocil import EndocilError
+from endocil.components.losses import Outcome
 from endocil.data.batches import Batch, ImageSet
 from endocil.data.cache import Images
 from endocil.data.scenario import Task
@@ -18,8 +21,9 @@ from endocil.data.seeding import generator
 from endocil.learning.training import only_training
 from endocil.methods import common, method_options
 from endocil.methods.base import Schedule, TaskData
-from endocil.methods.mrfa import MRFA, SITES
+from endocil.methods.mrfa import MRFA
 
+SITES = ("layer1", "layer2", "layer3", "layer4", "classifier")  # of ResNet-18
 KEY = (0, 1, 0, 0, 0)  # seed, task, phase, epoch, step: one whose numbers reach every site
 LABELS = torch.tensor([0, 3, 1, 0, 2, 1, 1, 0, 3, 2])  # two old classes, two new ones
 KNOWN = LABELS < 2
@@ -34,7 +38,14 @@ def grown(name: str = "mrfa", **options: Any) -> MRFA:
     with torch.no_grad():
         for parameter in method.teacher.parameters():
             parameter += 0.02 * torch.randn(parameter.shape, generator=random)
-    return method.double().eval()
+    ready: MRFA = method.double().eval()
+    return ready
+
+
+class Flat(nn.Flatten):
+    """A backbone without stages."""
+
+    n_features = 3
 
 
 def batch_of(labels: Tensor = LABELS, known: Tensor = KNOWN) -> Batch:
@@ -42,24 +53,24 @@ def batch_of(labels: Tensor = LABELS, known: Tensor = KNOWN) -> Batch:
     return Batch(pictures, labels, known, labels, known, KEY)
 
 
-def objective_of(method: MRFA, images: Images):
-    data = TaskData(
-        ImageSet.of(images, torch.arange(30, 40)), ImageSet.of(images, torch.arange(5), from_memory=True)
-    )
+def objective_of(method: MRFA, images: Images) -> Callable[[Batch], Outcome]:
+    data = TaskData(ImageSet.of(images, torch.arange(30, 40)), ImageSet.of(images, torch.arange(5), from_memory=True))
     (phase,) = method.phases(Task(1, 2, 2), data)
     return phase.objective
 
 
 def stages(network: nn.Module, classifier: nn.Module) -> list[Any]:
     """The network cut before each site."""
+    part = network.get_submodule
 
     def stem(x: Tensor) -> Tensor:
-        return functional.max_pool2d(functional.relu(network.bn1(network.conv1(x))), 3, 2, 1)
+        return functional.max_pool2d(functional.relu(part("bn1")(part("conv1")(x))), 3, 2, 1)
 
     def last(x: Tensor) -> Tensor:
-        return network.layer4(x).mean(dim=(2, 3))
+        features: Tensor = part("layer4")(x).mean(dim=(2, 3))
+        return features
 
-    return [stem, network.layer1, network.layer2, network.layer3, last, classifier]
+    return [stem, part("layer1"), part("layer2"), part("layer3"), last, classifier]
 
 
 def through(parts: list[Any], x: Tensor) -> Tensor:
@@ -85,7 +96,7 @@ def test_the_objective_equals_a_plain_loop_over_the_images(images: Images, auto_
     method, batch = grown(step=0.05, distil=0.5, auto_kd=auto_kd), batch_of()
     outcome = objective_of(method, images)(batch)
     drawn = torch.rand(10, 2, generator=generator(*KEY, "push"))
-    mine, theirs = stages(method.backbone, method.classifier), stages(*method.teacher)
+    mine, theirs = stages(method.backbone, method.classifier), stages(*present(method.teacher).children())
     label_weight, old_weight = (1.0, 0.5) if not auto_kd else (2 * (1 - 2 / 4), 0.5 * 2 / 4)
     moved = 0.0
     for n in range(10):
@@ -95,10 +106,8 @@ def test_the_objective_equals_a_plain_loop_over_the_images(images: Images, auto_
         with torch.no_grad():
             logits = pushed_logits(mine, picture, site, amount, gradient)
             teacher_logits = pushed_logits(theirs, picture, site, amount, gradient)
-            moved = max(
-                moved, float((logits - pushed_logits(mine, picture, site, 0.0, gradient)).abs().max())
-            )
-        assert torch.allclose(outcome.logits[n], logits[0], atol=1e-9)
+            moved = max(moved, float((logits - pushed_logits(mine, picture, site, 0.0, gradient)).abs().max()))
+        assert torch.allclose(present(outcome.logits)[n], logits[0], atol=1e-9)
         loss = functional.cross_entropy(logits, label)
         assert outcome.losses["classification"][n].item() == pytest.approx(label_weight * loss.item())
         told = -(torch.softmax(teacher_logits / 2, 1) * torch.log_softmax(logits[:, :2] / 2, 1)).sum()
@@ -121,7 +130,7 @@ def test_neither_the_length_nor_the_gradient_is_differentiated(images: Images) -
 
     logits = method.classifier(constant("classifier", method.backbone(batch.images, constant)))
     expected = torch.autograd.grad(logits.sum(), list(method.backbone.parameters()))
-    found = objective_of(method, images)(batch).logits
+    found = present(objective_of(method, images)(batch).logits)
     actual = torch.autograd.grad(found.sum(), list(method.backbone.parameters()))
     assert len(push.rows) == len(SITES)
     for one, other in zip(expected, actual, strict=True):
@@ -129,11 +138,10 @@ def test_neither_the_length_nor_the_gradient_is_differentiated(images: Images) -
 
 
 def test_a_step_of_zero_is_icarl_bit_for_bit(images: Images, tmp_path: Path) -> None:
+    compared: list[tuple[str, dict[str, Any]]] = [("icarl", {}), ("mrfa", {"step": 0.0}), ("mrfa", {"step": 0.01})]
     icarl, zero, other = (
         state_of(Life(images, tmp_path / str(i), new_method(name, epochs=1, **options)).live(2).method)
-        for i, (name, options) in enumerate(
-            [("icarl", {}), ("mrfa", {"step": 0.0}), ("mrfa", {"step": 0.01})]
-        )
+        for i, (name, options) in enumerate(compared)
     )
     assert differing(icarl, zero) == []
     assert "classifier.weight" in differing(icarl, other)
@@ -141,7 +149,7 @@ def test_a_step_of_zero_is_icarl_bit_for_bit(images: Images, tmp_path: Path) -> 
 
 def test_new_images_are_untouched_and_every_exemplar_is_moved(images: Images) -> None:
     batch = batch_of()
-    moved, plain = (objective_of(grown(step=step), images)(batch).logits for step in (0.05, 0.0))
+    moved, plain = (present(objective_of(grown(step=step), images)(batch).logits) for step in (0.05, 0.0))
     assert torch.equal(moved[~KNOWN], plain[~KNOWN])
     assert bool(((moved - plain)[KNOWN].abs().amax(dim=1) > 0).all())
 
@@ -154,11 +162,15 @@ def test_a_batch_without_exemplars_is_icarls_even_with_new_images_of_known_class
     assert torch.equal(losses["distillation"], plain["distillation"])
 
 
-def test_each_exemplar_has_one_site_and_sites_and_sizes_are_evenly_drawn() -> None:
+def test_each_exemplar_has_one_site_and_sites_and_sizes_are_evenly_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     method, n = grown(step=0.5), 600
     labels = torch.arange(n) % 2
     drawn = batch_of(labels, labels == 0).uniform(2, "push")
-    method._gradients = lambda batch, exemplars: dict.fromkeys(SITES, torch.zeros(len(exemplars), 1))
+
+    def no_gradients(batch: Batch, exemplars: Tensor) -> dict[str, Tensor]:
+        return dict.fromkeys(SITES, torch.zeros(len(exemplars), 1))
+
+    monkeypatch.setattr(method, "_input_gradients", no_gradients)
     push = method._perturbation(batch_of(labels, labels == 0))
     rows = torch.cat([push.rows[site] for site in SITES])
     assert sorted(rows.tolist()) == list(range(0, n, 2))
@@ -171,16 +183,14 @@ def test_each_exemplar_has_one_site_and_sites_and_sizes_are_evenly_drawn() -> No
 def test_two_shares_of_a_batch_are_moved_as_the_whole_batch_is(images: Images) -> None:
     method, whole = grown(step=0.05), batch_of()
     objective = objective_of(method, images)
-    together = objective(whole).logits
+    together = present(objective(whole).logits)
     for start, stop in ((0, 4), (4, 10)):
         part = slice(start, stop)
-        share = replace(
-            whole, images=whole.images[part], labels=LABELS[part], from_memory=KNOWN[part], start=start
-        )
+        share = replace(whole, images=whole.images[part], labels=LABELS[part], from_memory=KNOWN[part], start=start)
         assert torch.equal(share.uniform(2, "push"), whole.uniform(2, "push")[part])
-        assert torch.allclose(objective(share).logits, together[part], atol=1e-10)
-    assert torch.equal(objective(batch_of()).logits, together)
-    other = objective(replace(whole, key=(*KEY[:-1], 8))).logits
+        assert torch.allclose(present(objective(share).logits), together[part], atol=1e-10)
+    assert torch.equal(present(objective(batch_of()).logits), together)
+    other = present(objective(replace(whole, key=(*KEY[:-1], 8))).logits)
     assert not torch.allclose(other[KNOWN], together[KNOWN])
 
 
@@ -203,9 +213,7 @@ def test_an_infinitesimal_step_does_not_decrease_the_exemplars_loss(site: int) -
     assert loss(1e-7) > loss(0.0)
 
 
-def test_training_leaves_no_hook_moves_statistics_once_and_gives_the_teacher_no_gradient(
-    images: Images,
-) -> None:
+def test_training_leaves_no_hook_moves_statistics_once_and_gives_the_teacher_no_gradient(images: Images) -> None:
     method, icarl, batch = grown(step=0.05), grown("icarl"), batch_of()
     for one in (method, icarl):
         objective = objective_of(one, images)
@@ -214,12 +222,12 @@ def test_training_leaves_no_hook_moves_statistics_once_and_gives_the_teacher_no_
             losses = objective(batch).losses.values()
             torch.stack([loss.mean() for loss in losses]).sum().backward()
             assert modes == [module.training for module in one.modules()]
-            assert all(parameter.grad is None for parameter in one.teacher.parameters())
+            assert all(parameter.grad is None for parameter in present(one.teacher).parameters())
     hooks = ("_forward_pre_hooks", "_forward_hooks", "_backward_hooks", "_backward_pre_hooks")
     assert not any(getattr(module, kind) for module in method.modules() for kind in hooks)
     # the first batch norm comes before every site: its statistics are those of one plain pass
-    assert torch.equal(method.backbone.bn1.running_mean, icarl.backbone.bn1.running_mean)
-    assert int(method.backbone.layer4[1].bn2.num_batches_tracked) == 1
+    assert torch.equal(*(one.backbone.get_buffer("bn1.running_mean") for one in (method, icarl)))
+    assert int(method.backbone.get_buffer("layer4.1.bn2.num_batches_tracked")) == 1
 
 
 def test_uneven_tasks_frozen_stages_and_known_classes_are_learned(images: Images, tmp_path: Path) -> None:
@@ -242,13 +250,11 @@ def test_defaults_and_schedule_are_the_authors_and_wrong_values_are_refused() ->
     assert method_options("mrfa") == {**own, **icarls, "native_schedule": False}
     native = new_method("mrfa", native_schedule=True).schedule
     assert native(Task(0, 0, 2)) == common.PYCIL_FIRST_TASK
-    assert native(Task(1, 2, 2)) == Schedule(
-        epochs=170, milestones=(80, 120), weight_decay=2e-4, batch_size=128
-    )
+    assert native(Task(1, 2, 2)) == Schedule(epochs=170, milestones=(80, 120), weight_decay=2e-4, batch_size=128)
     for option, value in (("temperature", 0.0), ("step", -1e-4)):
+        wrong: dict[str, Any] = {option: value}
         with pytest.raises(EndocilError, match=rf"method\.{option} is {value}; expected a number"):
-            new_method("mrfa", **{option: value})
-    flat = nn.Flatten()
-    flat.n_features = 3
-    with pytest.raises(EndocilError, match=r"network\.backbone Flatten .* takes no before_stage"):
+            new_method("mrfa", **wrong)
+    flat = Flat()
+    with pytest.raises(EndocilError, match=r"network\.backbone Flat .* takes no before_stage"):
         MRFA(flat)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from life import QUOTA, Life, differing, new_method, state_of
+from present import present
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,7 +18,7 @@ from endocil.data.scenario import Task
 from endocil.learning.events import read_events
 from endocil.learning.training import fit
 from endocil.methods import common, method_options
-from endocil.methods.base import Phase, Schedule
+from endocil.methods.base import Method, Phase, Schedule
 
 
 def in_second_task(life: Life) -> tuple[Task, Phase]:
@@ -37,13 +38,12 @@ def life_of(images: Images, folder: Path, **options: Any) -> Life:
     return Life(images, folder, new_method("wa", epochs=1, **options), increments=(4, 2))
 
 
-def lengths(method: torch.nn.Module) -> Tensor:
-    return method.classifier.weight.detach().norm(dim=1)
+def lengths(method: Method) -> Tensor:
+    norms: Tensor = method.classifier.weight.detach().norm(dim=1)
+    return norms
 
 
-def test_the_losses_equal_a_plain_loop_weighed_by_the_share_of_old_classes(
-    images: Images, tmp_path: Path
-) -> None:
+def test_the_losses_equal_a_plain_loop_weighed_by_the_share_of_old_classes(images: Images, tmp_path: Path) -> None:
     life = life_of(images, tmp_path)
     _, phase = in_second_task(life)
     batch = a_batch(phase.images)
@@ -51,7 +51,7 @@ def test_the_losses_equal_a_plain_loop_weighed_by_the_share_of_old_classes(
     life.method.train()
     outcome, teacher = phase.objective(batch), life.method.teacher(batch.images)
     assert set(outcome.losses) == {"classification", "distillation"}
-    rows = zip(outcome.logits.tolist(), teacher.tolist(), batch.labels.tolist(), strict=True)
+    rows = zip(present(outcome.logits).tolist(), teacher.tolist(), batch.labels.tolist(), strict=True)
     for i, (row, teacher_logits, label) in enumerate(rows):
         all_seen = [math.exp(z) for z in row]
         p, q = [math.exp(z / 2) for z in teacher_logits], [math.exp(z / 2) for z in row[:4]]
@@ -68,8 +68,8 @@ def test_the_gradient_of_the_logits_is_the_weighed_sum_of_both(images: Images, t
     life.method.train()
     outcome = phase.objective(batch := a_batch(phase.images))
     total = torch.stack([loss.sum() for loss in outcome.losses.values()]).sum()
-    (found,) = torch.autograd.grad(total, outcome.logits)
-    logits, teacher_logits = outcome.logits.detach().double(), life.method.teacher(batch.images).double()
+    (found,) = torch.autograd.grad(total, present(outcome.logits))
+    logits, teacher_logits = present(outcome.logits).detach().double(), life.method.teacher(batch.images).double()
     answer = torch.softmax(logits, dim=1) - functional.one_hot(batch.labels, 6)
     held = (torch.softmax(logits[:, :4] / 2, dim=1) - torch.softmax(teacher_logits / 2, dim=1)) / 2
     assert held.abs().max() > 0.01
@@ -77,26 +77,20 @@ def test_the_gradient_of_the_logits_is_the_weighed_sum_of_both(images: Images, t
     assert torch.allclose(found.double(), expected, atol=1e-6)
 
 
-def test_after_each_later_task_old_and_new_rows_are_equally_long_on_average(
-    images: Images, tmp_path: Path
-) -> None:
+def test_after_each_later_task_old_and_new_rows_are_equally_long_on_average(images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path, new_method("wa", epochs=1))  # tasks of 2, 1 and 3 classes
     for task in life.scenario.tasks:
         life.step(task)
         if task.index > 0:
             old, new = lengths(life.method)[task.old].mean(), lengths(life.method)[task.new].mean()
             assert new.item() == pytest.approx(old.item(), rel=1e-6)
-            assert common.alignment_factor(life.method.classifier, task).item() == pytest.approx(
-                1.0, rel=1e-6
-            )
+            assert common.alignment_factor(life.method.classifier, task).item() == pytest.approx(1.0, rel=1e-6)
             before = life.method.classifier.weight.detach().clone()
             life.method.consolidate(task, life.data(task))  # a second time does nothing
             assert torch.allclose(life.method.classifier.weight, before, rtol=1e-5, atol=0.0)
 
 
-def test_alignment_scales_the_new_rows_by_one_number_and_touches_nothing_else(
-    images: Images, tmp_path: Path
-) -> None:
+def test_alignment_scales_the_new_rows_by_one_number_and_touches_nothing_else(images: Images, tmp_path: Path) -> None:
     life = life_of(images, tmp_path)
     task, phase = in_second_task(life)
     options: dict[str, Any] = {
@@ -209,16 +203,12 @@ def test_a_batch_without_exemplars_has_both_losses(images: Images, tmp_path: Pat
     assert all(bool(loss.isfinite().all()) for loss in losses.values())
 
 
-def test_images_of_known_classes_are_learned_and_compete_with_the_old_exemplars(
-    images: Images, tmp_path: Path
-) -> None:
+def test_images_of_known_classes_are_learned_and_compete_with_the_old_exemplars(images: Images, tmp_path: Path) -> None:
     life = life_of(images, tmp_path).live(1)
     task = life.scenario.tasks[1]
     old = life.kept_rows()[0].tolist()
     more = [row for row in life.scenario.rows("train", slice(0, 1)).tolist() if row not in old]
-    life.learner.learn(
-        task, ImageSet.of(images, torch.tensor(more)) + life.new_images(task), life.images.table.classes
-    )
+    life.learner.learn(task, ImageSet.of(images, torch.tensor(more)) + life.new_images(task), life.images.table.classes)
     assert set(life.kept_rows()[0].tolist()) <= {*old, *more}
     assert len(life.kept_rows()[0]) == QUOTA
     assert common.alignment_factor(life.method.classifier, task).item() == pytest.approx(1.0, rel=1e-6)
@@ -229,15 +219,11 @@ def test_the_temperature_softens_the_distillation(images: Images, tmp_path: Path
     _, phase = in_second_task(life)
     life.method.train()
     kept = phase.objective(a_batch(phase.images)).losses["distillation"]
-    even = torch.full_like(
-        kept, 4 / 6 * math.log(4)
-    )  # every answer becomes even: the entropy of four classes
+    even = torch.full_like(kept, 4 / 6 * math.log(4))  # every answer becomes even: the entropy of four classes
     assert torch.allclose(kept, even, rtol=1e-4)
 
 
-def test_prediction_needs_the_backbone_and_the_classifier_but_not_the_teacher(
-    images: Images, tmp_path: Path
-) -> None:
+def test_prediction_needs_the_backbone_and_the_classifier_but_not_the_teacher(images: Images, tmp_path: Path) -> None:
     method = Life(images, tmp_path, new_method("wa", epochs=1)).live(2).method.requires_grad_(True)
     all_of_it = list(method.parameters())
     gradients = torch.autograd.grad(method(torch.randn(2, 3, 32, 32)).sum(), all_of_it, allow_unused=True)
@@ -252,15 +238,13 @@ def test_options_have_pycils_defaults_and_wrong_values_are_refused() -> None:
     for value in (0.0, -2.0, float("nan")):
         with pytest.raises(EndocilError, match=rf"method\.temperature is {value}; expected a number above 0"):
             new_method("wa", temperature=value)
-    with pytest.raises(
-        EndocilError, match="unknown method key 'distil'; known: native_schedule, temperature"
-    ):
+    with pytest.raises(EndocilError, match="unknown method key 'distil'; known: native_schedule, temperature"):
         new_method("wa", distil=1.0)
 
 
 def test_its_own_schedule_is_pycils() -> None:
     schedule = new_method("wa", native_schedule=True).schedule
-    common = {"learning_rate": 0.1, "batch_size": 128, "momentum": 0.9, "cosine": False}
+    common: dict[str, Any] = {"learning_rate": 0.1, "batch_size": 128, "momentum": 0.9, "cosine": False}
     first = Schedule(epochs=200, milestones=(60, 120, 170), weight_decay=5e-4, **common)
     later = Schedule(epochs=170, milestones=(60, 100, 140), weight_decay=2e-4, **common)
     assert [schedule(task) for task in (Task(0, 0, 4), Task(1, 4, 3), Task(2, 7, 3))] == [first, later, later]

@@ -1,6 +1,7 @@
 """Intervals of shares and changes: as scipy and the definition have them, and honest where images are few."""
 
 import math
+from collections.abc import Hashable
 
 import numpy as np
 import pytest
@@ -9,14 +10,12 @@ from scipy import optimize, stats
 from endocil.metrics.intervals import Change, Distance, Share, effective_number, tango, wilson
 from endocil.metrics.statistics import percentile_interval
 from endocil.release.compare import ResampledMeasures
-from endocil.release.versions import TestImages, VersionPredictions, align
+from endocil.release.versions import VersionPredictions, align
 
 NOTHING = np.full(3, np.nan)  # resamples that tell nothing
 
 
-@pytest.mark.parametrize(
-    ("right", "n", "level"), [(0, 10, 0.95), (10, 10, 0.95), (3, 40, 0.9), (77, 90, 0.99)]
-)
+@pytest.mark.parametrize(("right", "n", "level"), [(0, 10, 0.95), (10, 10, 0.95), (3, 40, 0.9), (77, 90, 0.99)])
 def test_the_interval_of_a_share_is_wilsons(right: int, n: int, level: float) -> None:
     expected = stats.binomtest(right, n).proportion_ci(level, method="wilson")
     assert wilson(right / n, n, level) == pytest.approx((expected.low, expected.high), abs=1e-12)
@@ -27,19 +26,15 @@ def _score(gained: int, lost: int, n: int, difference: float) -> float:
 
     def unlikely(q: float) -> float:
         p = q + difference  # gained, lost, the rest
-        return -(stats.multinomial.logpmf([gained, lost, n - gained - lost], n, [p, q, max(0.0, 1 - p - q)]))
+        return -float(stats.multinomial.logpmf([gained, lost, n - gained - lost], n, [p, q, max(0.0, 1 - p - q)]))
 
     low, high = max(0.0, -difference) + 1e-9, (1 - difference) / 2 - 1e-9
     q = optimize.minimize_scalar(unlikely, bounds=(low, high), method="bounded", options={"xatol": 1e-10}).x
     return (gained - lost - n * difference) / math.sqrt(n * (2 * q + difference * (1 - difference)))
 
 
-@pytest.mark.parametrize(
-    ("gained", "lost", "n"), [(2, 12, 50), (5, 5, 200), (0, 1, 30), (9, 3, 25), (1, 20, 40)]
-)
-def test_at_the_ends_of_the_interval_of_a_change_the_score_test_is_at_its_limit(
-    gained: int, lost: int, n: int
-) -> None:
+@pytest.mark.parametrize(("gained", "lost", "n"), [(2, 12, 50), (5, 5, 200), (0, 1, 30), (9, 3, 25), (1, 20, 40)])
+def test_at_the_ends_of_the_interval_of_a_change_the_score_test_is_at_its_limit(gained: int, lost: int, n: int) -> None:
     low, high = tango(gained / n, lost / n, n)
     assert low < (gained - lost) / n < high
     assert _score(gained, lost, n, low) == pytest.approx(1.96, abs=2e-3)
@@ -81,13 +76,8 @@ def test_the_images_needed_are_enough_and_one_less_is_not() -> None:
     needed = change.needed(5.0)
     assert needed is not None
     assert -100 * tango(0.04, 0.04, needed)[0] <= 5.0 < -100 * tango(0.04, 0.04, needed - 1)[0]
-    assert Change(2, 2, 50, 25.0, NOTHING).needed(5.0) in (
-        2 * needed - 1,
-        2 * needed,
-    )  # two images in each group
-    assert (
-        Change(10, 2, 50, 50.0, NOTHING).needed(5.0) is None
-    )  # more than 5 points are lost: none would show it
+    assert Change(2, 2, 50, 25.0, NOTHING).needed(5.0) in (2 * needed - 1, 2 * needed)  # two images in each group
+    assert Change(10, 2, 50, 50.0, NOTHING).needed(5.0) is None  # more than 5 points are lost: none would show it
     assert Change(0, 0, 50, 50.0, NOTHING).needed(5.0) == 73
     share = Share(45, 50, 50.0, NOTHING)
     enough = share.needed(80.0)
@@ -108,21 +98,22 @@ def test_a_distance_that_chance_could_have_made_may_be_nought() -> None:
 def _change(lost: np.ndarray, gained: np.ndarray, groups: tuple[str, ...], seed: int) -> Change:
     """Of one class, from images that are lost or gained and others that both get right."""
     n = len(lost)
-    test = TestImages(tuple(map(str, range(n))), ("a",) * n, groups)
+    test = (tuple(map(str, range(n))), ("a",) * n, groups)
     sure = np.full(n, 0.9)
-    old = VersionPredictions(("a", "b"), gained.astype(np.int64), sure, None, True)
-    new = VersionPredictions(("a", "b"), lost.astype(np.int64), sure, None, True)
-    versions = align(test, old, new)
-    shares = {"old": (versions.old.correct, versions.every), "new": (versions.new.correct, versions.every)}
-    pair = ResampledMeasures(versions, "f1", 200, shares).pair("old", "new")
+    old = VersionPredictions(("a", "b"), gained.astype(np.int64), sure, None)
+    new = VersionPredictions(("a", "b"), lost.astype(np.int64), sure, None)
+    versions = align(*test, old, new)
+    both = {"old": versions.old, "new": versions.new}
+    shares: dict[Hashable, tuple[np.ndarray, np.ndarray]] = {
+        ("accuracy", name): (version.correct, versions.every) for name, version in both.items()
+    }
+    pair = ResampledMeasures(versions, "f1", 200, shares).share_pair("accuracy")
     assert pair.change is not None
     return pair.change
 
 
 @pytest.mark.parametrize(("n", "limit", "gains"), [(40, 10.0, 0.0), (120, 10.0, 0.05), (300, 5.0, 0.02)])
-def test_a_loss_at_the_limit_is_rarely_shown_to_be_less_or_to_be_more(
-    n: int, limit: float, gains: float
-) -> None:
+def test_a_loss_at_the_limit_is_rarely_shown_to_be_less_or_to_be_more(n: int, limit: float, gains: float) -> None:
     """The two errors of a rule, each 2.5 % by its interval of 95 %; the bootstrap alone errs more often."""
     random = np.random.default_rng(n)
     harmless, harmful, by_bootstrap = [], [], []
@@ -142,9 +133,7 @@ def test_a_loss_at_the_limit_is_rarely_shown_to_be_less_or_to_be_more(
 @pytest.mark.parametrize(
     ("n", "limit", "gains"), [(40, 10, 0.0), (75, 5, 0.0), (100, 5, 0.01), (120, 10, 0.05), (300, 5, 0.02)]
 )
-def test_over_all_outcomes_the_score_interval_errs_about_as_often_as_it_says(
-    n: int, limit: int, gains: float
-) -> None:
+def test_over_all_outcomes_the_score_interval_errs_about_as_often_as_it_says(n: int, limit: int, gains: float) -> None:
     """Each outcome with its probability, where the true loss is the limit: no chance of a lucky seed."""
     truth = [limit / 100 + gains, gains, 1 - limit / 100 - 2 * gains]
     harmless = harmful = 0.0

@@ -13,6 +13,7 @@ from endocil.metrics.statistics import (
     accuracy_measure,
     bootstrap_p,
     combined,
+    critical_difference,
     friedman,
     holm,
     macro_f1_measure,
@@ -22,7 +23,6 @@ from endocil.metrics.statistics import (
     paired_t_p,
     percentile_interval,
     ranks,
-    t_quantile,
 )
 
 
@@ -98,7 +98,7 @@ def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
 def test_of_images_in_groups_only_the_interval_by_group_covers() -> None:
     random = np.random.default_rng(6)
     units = np.repeat(np.arange(60), 8)
-    by_image, by_group = [], []
+    by_image, by_group = list[bool](), list[bool]()
     for simulation in range(300):
         ease = random.beta(1.5, 0.5, 60)  # of a group's images; 75 % on average
         measure = [accuracy_measure(random.random(480) < ease[units], _all(480))]
@@ -185,10 +185,15 @@ def test_ranks_and_friedman_equal_scipy_with_ties() -> None:
     assert np.isnan(friedman(np.ones((3, 4)))).all()
 
 
-def test_the_quantiles_of_t_and_friedmans_tail_are_those_of_printed_tables() -> None:
-    for freedom, quantile in ((1, 12.706), (2, 4.303), (5, 2.571), (30, 2.042)):
-        assert t_quantile(freedom) == pytest.approx(quantile, abs=5e-4)
-    assert t_quantile(2, 0.5) == pytest.approx(0.816, abs=5e-4)
+def test_the_critical_difference_is_that_of_printed_tables() -> None:
+    """q of Nemenyi's test at 0.05 (Demšar, JMLR 7, 2006, Table 5), and his example of 4 methods on 14 data sets."""
+    for n_methods, q in ((2, 1.960), (4, 2.569), (10, 3.164)):
+        scale = (n_methods * (n_methods + 1) / 6) ** 0.5
+        assert critical_difference(n_methods, 1) / scale == pytest.approx(q, abs=1e-3)
+    assert critical_difference(4, 14) == pytest.approx(1.25, abs=5e-3)
+
+
+def test_friedmans_tail_is_that_of_printed_tables() -> None:
     # Two methods, the first better on each of four data sets: chi-squared 4 with 1 degree of freedom.
     assert friedman(np.array([[2.0, 1.0]] * 4)) == pytest.approx((4.0, 0.0455), abs=5e-5)
 

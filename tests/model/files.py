@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 from pictures import make_images
@@ -29,7 +30,7 @@ def write_pictures(folder: Path) -> Path:
     return folder
 
 
-def settings(listing: Path, increments: Sequence[int], method: str = "icarl", **run: object) -> dict:
+def settings(listing: Path, increments: Sequence[int], method: str = "icarl", **run: object) -> dict[str, Any]:
     return {
         "data": {"name": "csv", "file": str(listing), "size": 32},
         "scenario": {"increments": list(increments), "split_by": "given"},
@@ -41,6 +42,6 @@ def settings(listing: Path, increments: Sequence[int], method: str = "icarl", **
     }
 
 
-def write_settings(path: Path, values: dict) -> Path:
+def write_settings(path: Path, values: dict[str, Any]) -> Path:
     path.write_text(tomli_w.dumps(values))
     return path

@@ -1,6 +1,6 @@
-"""Damaged and hostile bundles, the same for the same number, tried in a process of its own with limits.
+"""Damaged and hostile models, the same for the same number, tried in a process of its own with limits.
 
-Even numbers are a sound bundle cut, flipped or overwritten; odd ones hold changed content under the right digest, as an
+Even numbers are a sound model cut, flipped or overwritten; odd ones hold changed content under the right digest, as an
 attacker would sign it: first each of `crafted`, then random changes of the manifest, tables, pictures, weights, names.
 What predicts is, for each of `crafted` and a share of the others, also listed, drawn, made to forget a picture and to
 learn a class from files.
@@ -29,8 +29,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import damaged
 
 MEMORY = 2**30  # bytes beyond what the libraries have mapped
-SECONDS = 60  # for one bundle, on a busy machine
-SHARE = 4  # of so many random bundles that predict, one is put through the other commands
+SECONDS = 60  # for one model, on a busy machine
+SHARE = 4  # of so many random models that predict, one is put through the other commands
 PLANTED = "planted_by_the_fuzzer"  # a module that must never be imported
 
 Members = list[tuple[str, bytes]]
@@ -93,7 +93,8 @@ def filled_with(value: float, word: str) -> Callable[[bytes], bytes]:
     def change(data: bytes) -> bytes:
         (n,) = struct.unpack("<Q", data[:8])
         header = json.loads(data[8 : 8 + n])
-        begin, end = next(facts["data_offsets"] for name, facts in header.items() if word in name)
+        offsets: tuple[int, int] = next(facts["data_offsets"] for name, facts in header.items() if word in name)
+        begin, end = offsets
         values = struct.pack("<f", value) * ((end - begin) // 4)
         return data[: 8 + n + begin] + values + data[8 + n + end :]
 
@@ -197,20 +198,14 @@ def crafted(data: bytes) -> dict[str, bytes]:
         "infinite temperature": manifest("calibration", "temperature", to=float("inf")),
         "temperature 0": manifest("calibration", "temperature", to=0),
         "temperature of 1e999": signed(
-            changed(
-                sound,
-                MANIFEST,
-                lambda text: text.replace(b'"temperature": ', b'"temperature": 1e999, "x": ', 1),
-            )
+            changed(sound, MANIFEST, lambda text: text.replace(b'"temperature": ', b'"temperature": 1e999, "x": ', 1))
         ),
         "nested manifest": signed(changed(sound, MANIFEST, lambda _: nested)),
         "nested settings": signed(
             changed(
                 sound,
                 MANIFEST,
-                lambda text: text.replace(
-                    b'"metrics": {', b'"metrics": {"x": ' + b"[" * 900 + b"]" * 900 + b",", 1
-                ),
+                lambda text: text.replace(b'"metrics": {', b'"metrics": {"x": ' + b"[" * 900 + b"]" * 900 + b",", 1),
             )
         ),
         "huge manifest": signed(changed(sound, MANIFEST, lambda _: b"[" + b"[]," * 3_000_000 + b"[]]")),
@@ -240,7 +235,7 @@ def crafted(data: bytes) -> dict[str, bytes]:
     }
 
 
-STRANGE = (
+STRANGE: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2**31, 2**63, -(2**63), 10**30, 0.5, -0.0, 1e308, 1e-308, "", "0", "x" * 5000, "a\nb",
     "\u202e\x1b[31m", "\ud800", "../..", f"{PLANTED}:Thing", [], {}, [[]], [0] * 1000, {"": None}, "endocil", "icarl",
     "foster", "der", "resnet34", "NaN",
@@ -281,9 +276,7 @@ def _another(members: Members, what: str, chance: random.Random) -> Members:
     if not names:
         return members
     others = [data for name, data in members if name in names]
-    return changed(
-        members, chance.choice(names), lambda old: damaged.damage(old, chance, others) if old else old
-    )
+    return changed(members, chance.choice(names), lambda old: damaged.damage(old, chance, others) if old else old)
 
 
 def _with_another_cell(text: bytes, chance: random.Random) -> bytes:
@@ -351,15 +344,7 @@ def _renamed(members: Members, chance: random.Random) -> Members:
         return members[:row] + members[row + 1 :]
     if kind == 1:
         return [*members, (chance.choice(members)[0], data)]
-    names = (
-        "../x",
-        "/x",
-        "exemplars/000001.png",
-        "held-out/12.png",
-        "weights.safetensors\0",
-        "a" * 60_000,
-        "ä",
-    )
+    names = ("../x", "/x", "exemplars/000001.png", "held-out/12.png", "weights.safetensors\0", "a" * 60_000, "ä")
     other = chance.choice((*names, f"{name}/x", name.upper(), f"{PLANTED}.py"))
     return [*members[:row], (other, data), *members[row + 1 :]]
 
@@ -377,7 +362,7 @@ def case(data: bytes, others: dict[str, bytes], number: int) -> tuple[str, bytes
 
 
 def serve(path: str, start: int, stop: int, share: int) -> None:
-    """In the process of its own: limits first, then the bundles."""
+    """In the process of its own: limits first, then the models."""
     import resource
 
     import numpy as np
@@ -388,7 +373,7 @@ def serve(path: str, start: int, stop: int, share: int) -> None:
     from endocil.model.model import Model
     from endocil.runs import learn as learning
 
-    learning.cost = lambda *_: ""  # type: ignore[assignment]  # measuring the speed takes longer than all the rest
+    learning._estimate_seconds = lambda *_: 0.0  # measuring the speed takes longer than all the rest
     torch.set_num_threads(1)
     data = Path(path).read_bytes()
     pictures = [np.full((40, 30, 3), shade, np.uint8) for shade in (0, 200)]
@@ -404,14 +389,14 @@ def serve(path: str, start: int, stop: int, share: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a hang in C code ends the process too
     results, further, loaded = damaged._Results(), damaged._Results(), list[str]()
-    place = Path("bundle.endocil")
+    place = Path("model.endocil")
     for number in range(start, stop):
         kind, content = case(data, others, number)
         place.write_bytes(content)
 
         def attempt() -> None:
             found = Model.load(place).predict(pictures, reasons=1)
-            assert found.probabilities.isfinite().all()
+            assert np.isfinite(found.probabilities).all()
             assert len(found) == 2
 
         signal.alarm(SECONDS)
@@ -428,10 +413,9 @@ def serve(path: str, start: int, stop: int, share: int) -> None:
 
 
 def _other_commands(place: Path) -> None:
-    """What one does with a bundle besides predicting; what they write is removed."""
-    from endocil.model.contact_sheet import write_list, write_sheet
+    """What one does with a model besides predicting; what they write is removed."""
     from endocil.model.file import read_model_file, write_model_file
-    from endocil.model.forget import forget
+    from endocil.model.kept_images import forget, write_list, write_sheet
     from endocil.runs.learn import learn
 
     content = read_model_file(place)
@@ -449,14 +433,14 @@ def _other_commands(place: Path) -> None:
 
 
 def _look_around(number: int, kind: str, failures: list[str]) -> None:
-    """Nothing was written beside the bundle or into the folder of temporary files, and nothing imported."""
-    left = sorted({*os.listdir(), *os.listdir(tempfile.gettempdir())} - {"bundle.endocil", "new", "tmp"})
+    """Nothing was written beside the model or into the folder of temporary files, and nothing imported."""
+    left = sorted({*os.listdir(), *os.listdir(tempfile.gettempdir())} - {"model.endocil", "new", "tmp"})
     if left or PLANTED in sys.modules:
         failures.append(f"{number} ({kind}): left {left}, imported {PLANTED in sys.modules}")
 
 
 def run(path: Path, start: int, stop: int, share: int = SHARE) -> dict[str, Any]:
-    """What became of these bundles; a process that died is a failure."""
+    """What became of these models; a process that died is a failure."""
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as modules:
         temporary = Path(folder, "tmp")
         temporary.mkdir()
@@ -473,12 +457,7 @@ def run(path: Path, start: int, stop: int, share: int = SHARE) -> dict[str, Any]
         }
         code = f"import hostile; hostile.serve({str(path.resolve())!r}, {start}, {stop}, {share})"
         done = subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment,
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
+            [sys.executable, "-c", code], env=environment, cwd=folder, capture_output=True, text=True, check=False
         )
     if done.returncode:
         ended = f"{start} to {stop}: the process ended with {done.returncode}: {done.stderr[-1500:]}"

@@ -1,13 +1,14 @@
-"""A short life on small pictures as a bundle, and the images of its next task as newcomers."""
+"""A short life on small pictures as a model, and the images of its next task as newcomers."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
-from life import EPOCHS, QUOTA, Life
+from life import EPOCHS, QUOTA, SMALLER, Life
 from torch import Tensor
 
-from endocil.data.augment import DEVIATION, MEAN
+from endocil.data.augment import IMAGENET
 from endocil.data.decode import RULES
 from endocil.data.table import ImageTable
 from endocil.learning.memory import KeptImages, no_images
@@ -18,22 +19,22 @@ from endocil.model.new_images import NewImages
 DIGEST = "0" * 64
 
 
-def settings_of_life(life: Life, name: str) -> dict:
+def settings_of_life(life: Life, name: str) -> dict[str, Any]:
     """What says the same as the harness does."""
     budget = {"total": life.memory.total} if life.memory and life.memory.total else {"per_class": QUOTA}
     return {
         "seed": life.method.seed,
         "data": {"name": "synthetic", "size": 32},
         "network": {"width": 8},
-        "method": {"name": name},
-        "memory": {**budget, "select": life.method.selects},
+        "method": {"name": name, **SMALLER.get(name, {})},
+        "memory": {**budget, "select": life.method.default_selector},
         "train": {"epochs": EPOCHS, "milestones": [1], "batch_size": 8},
         "run": {"threads": 1, "accelerator": "cpu"},
     }
 
 
 def content_of(life: Life, name: str, tasks: int) -> ModelFile:
-    """The bundle of a life after so many tasks."""
+    """The model of a life after so many tasks."""
     table, done = life.images.table, life.scenario.tasks[:tasks]
     counts = life.scenario.counts("train").tolist()
     classes = tuple(
@@ -48,7 +49,9 @@ def content_of(life: Life, name: str, tasks: int) -> ModelFile:
         settings=settings_of_life(life, name),
         classes=classes,
         increments=tuple(task.n_new for task in done),
-        preprocessing=Preprocessing(size=size, crop_frame=False, mean=MEAN, deviation=DEVIATION, rules=RULES),
+        preprocessing=Preprocessing(
+            size=size, crop_frame=False, mean=IMAGENET.mean, deviation=IMAGENET.std, rules=RULES
+        ),
         calibration=None,
         metrics=None,
         environment={},
@@ -63,7 +66,8 @@ def content_of(life: Life, name: str, tasks: int) -> ModelFile:
 def exemplars_of(life: Life) -> KeptImages:
     if life.memory is None:
         return no_images(life.images.pixels.shape[1])
-    return life.memory.exemplars
+    exemplars: KeptImages = life.memory.exemplars
+    return exemplars
 
 
 def newcomers_of(life: Life, classes: slice, extra: Sequence[int] = ()) -> NewImages:

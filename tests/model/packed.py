@@ -9,7 +9,7 @@ from endocil.model.file import ModelFile
 from endocil.model.manifest import Terms
 from endocil.model.model import Model
 from endocil.model.restore import model_settings, restored_method
-from endocil.reports.model_results import results_of
+from endocil.reports.comparisons import results_of
 from endocil.runs.records import read_run
 
 
@@ -18,17 +18,10 @@ def restored(file: ModelFile, *, trust: bool = False) -> Method:
 
 
 def packed(
-    run: Path,
-    *,
-    held_out: int | None = None,
-    with_exemplars: bool = True,
-    licence: str = "",
-    consent: str = "",
+    run: Path, *, held_out: int | None = None, with_exemplars: bool = True, licence: str = "", consent: str = ""
 ) -> Model:
     """A run's model as `endocil bundle` packs it."""
     model = Model.load(run)
     terms = Terms(licence=licence, consent=consent)
-    model.pack(
-        metrics=results_of(read_run(run)), terms=terms, held_out=held_out, with_exemplars=with_exemplars
-    )
+    model.pack(metrics=results_of(read_run(run)), terms=terms, held_out=held_out, with_exemplars=with_exemplars)
     return model

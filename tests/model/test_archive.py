@@ -1,4 +1,4 @@
-"""The file of a bundle: the same content gives the same bytes, and no other bytes are accepted."""
+"""The file of a model: the same content gives the same bytes, and no other bytes are accepted."""
 
 from pathlib import Path
 
@@ -52,11 +52,7 @@ def test_a_file_that_is_written_over_is_the_old_one_or_the_new_one(
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [
-        ("../evil", "'../evil', which no model has"),
-        ("a.pkl", "'a.pkl'"),
-        ("exemplars/1.png", "which no model"),
-    ],
+    [("../evil", "'../evil', which no model has"), ("a.pkl", "'a.pkl'"), ("exemplars/1.png", "which no model")],
 )
 def test_other_names_are_refused(tmp_path: Path, name: str, reason: str) -> None:
     (tmp_path / "strange").write_bytes(signed([*FILES.items(), (name, b"")]))
@@ -75,7 +71,7 @@ def test_data_before_the_archive_is_part_of_what_is_signed(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "empty", "text"])
-def test_what_is_no_bundle_is_refused_in_one_line(tmp_path: Path, kind: str) -> None:
+def test_what_is_no_model_is_refused_in_one_line(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "thing"
     if kind == "folder":
         path.mkdir()
@@ -87,7 +83,7 @@ def test_what_is_no_bundle_is_refused_in_one_line(tmp_path: Path, kind: str) -> 
     assert "\n" not in str(refused.value)
 
 
-def test_members_of_a_bundle_are_not_compressed(tiny_bundle: Path) -> None:
-    data = tiny_bundle.read_bytes()
+def test_members_of_a_model_are_not_compressed(tiny_model: Path) -> None:
+    data = tiny_model.read_bytes()
     members = dict(members_of(data))
     assert members[MANIFEST] in data

@@ -9,6 +9,7 @@ from packed import restored
 from torch.nn import functional
 
 from endocil.model.calibration import (
+    _fitted,
     calibrate,
     calibration_error,
     cross_fitted,
@@ -18,17 +19,19 @@ from endocil.model.calibration import (
     probabilities,
     threshold_of,
     why_uncalibrated,
+    why_unimproved,
 )
 from endocil.model.file import ModelFile
+from endocil.model.manifest import Calibration
 from endocil.model.model import Model
 
 
-def drawn(n: int, heat: float, seed: int = 0, classes: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits that are `heat` times as large as the truth, and labels drawn from the truth."""
+def drawn(n: int, fitted: float, seed: int = 0, classes: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
+    """Logits that are `fitted` times as large as the truth, and labels drawn from the truth."""
     random = torch.Generator().manual_seed(seed)
     true = 2 * torch.randn(n, classes, generator=random, dtype=torch.float64)
     labels = torch.multinomial(functional.softmax(true, dim=1), 1, generator=random)[:, 0]
-    return heat * true, labels
+    return fitted * true, labels
 
 
 def smoothed_loss(logits: torch.Tensor, labels: torch.Tensor, temperature: float) -> float:
@@ -38,9 +41,9 @@ def smoothed_loss(logits: torch.Tensor, labels: torch.Tensor, temperature: float
     return float(-((1 - guess) * told.gather(1, labels[:, None])[:, 0] + guess * told.mean(dim=1)).mean())
 
 
-@pytest.mark.parametrize("heat", [0.2, 1.0, 7.0])
-def test_the_temperature_is_the_best_of_a_fine_grid(heat: float) -> None:
-    logits, labels = drawn(300, heat)
+@pytest.mark.parametrize("fitted", [0.2, 1.0, 7.0])
+def test_the_temperature_is_the_best_of_a_fine_grid(fitted: float) -> None:
+    logits, labels = drawn(300, fitted)
     grid = torch.logspace(-3, 3, 4001, dtype=torch.float64).tolist()
     best = min(grid, key=lambda temperature: smoothed_loss(logits, labels, temperature))
     found = fit_temperature(logits, labels)
@@ -132,16 +135,16 @@ def test_too_few_images_for_the_rate_turn_the_flag_off_and_say_so(tiny_content: 
     assert found is not None
     assert found.ood_threshold is None
     manifest = tiny_content.manifest.model_copy(update={"calibration": found})
-    bundle = Model.from_file(replace(tiny_content, manifest=manifest))
-    said = bundle.predict(list(tiny_content.held_out.pixels.numpy()))
+    model = Model.from_file(replace(tiny_content, manifest=manifest))
+    said = model.predict(list(tiny_content.held_out.pixels.numpy()))
     assert said.out_of_distribution is None
     assert said.calibrated
     rate, least = f"{50 / n:g} %", 2 * n - 1
-    expected = f"{n} held-out images cannot set a rate of {rate}; at least {least} are needed"
-    assert any(note.startswith(expected) for note in bundle.notes)
+    expected = f"{n} held-out images are too few for a threshold that flags {rate}; at least {least} are needed"
+    assert any(note.startswith(expected) for note in model.notes)
 
 
-def test_a_class_without_held_out_images_leaves_a_bundle_uncalibrated(tiny_content: ModelFile) -> None:
+def test_a_class_without_held_out_images_leaves_a_model_uncalibrated(tiny_content: ModelFile) -> None:
     origins, name = tiny_content.held_out.provenance, tiny_content.classes[1]
     rest = tiny_content.held_out.take([i for i, origin in enumerate(origins) if origin.class_name != name])
     assert len(rest) > 10
@@ -149,10 +152,8 @@ def test_a_class_without_held_out_images_leaves_a_bundle_uncalibrated(tiny_conte
     assert why_uncalibrated(rest, tiny_content.classes) == f"no held-out images of {name}"
 
 
-def test_a_bundles_calibration_is_that_of_its_held_out_images(tiny_content: ModelFile) -> None:
-    found = calibrate(
-        restored(tiny_content), tiny_content.held_out, tiny_content.classes, tiny_content.spread
-    )
+def test_a_models_calibration_is_that_of_its_held_out_images(tiny_content: ModelFile) -> None:
+    found = calibrate(restored(tiny_content), tiny_content.held_out, tiny_content.classes, tiny_content.spread)
     told = tiny_content.manifest.calibration
     assert found is not None
     assert told is not None
@@ -166,3 +167,26 @@ def test_a_bundles_calibration_is_that_of_its_held_out_images(tiny_content: Mode
 def test_one_patient_alone_cannot_calibrate(tiny_content: ModelFile) -> None:
     one = tiny_content.held_out.take([0])
     assert calibrate(restored(tiny_content), one, tiny_content.classes, {}) is None
+
+
+def test_where_fitted_temperatures_are_worse_on_other_images_the_temperature_stays_one() -> None:
+    worse = 0
+    for seed in range(12):  # few images of logits that are right as they are
+        logits, labels = drawn(24, 1.0, seed)
+        temperature, before, after = _fitted(logits, labels, folds_of([str(i) for i in range(24)]))
+        assert temperature == (1.0 if after > before else fit_temperature(logits, labels))
+        worse += after > before
+    assert worse
+    logits, labels = drawn(2000, 6.0)
+    assert _fitted(logits, labels, folds_of([str(i) for i in range(2000)]))[0] == pytest.approx(6.0, rel=0.2)
+
+
+def test_a_model_says_that_its_temperature_stayed_one(tiny_content: ModelFile) -> None:
+    fitted = Calibration(
+        images=50, temperature=1.0, error_before=0.084, error=0.116, folds=5, ood_threshold=1.0, ood_rate=0.05
+    )
+    manifest = tiny_content.manifest.model_copy(update={"calibration": fitted})
+    model = Model.from_file(replace(tiny_content, manifest=manifest))
+    assert why_unimproved(fitted) in model.notes
+    assert "0.084 before, 0.116 after): it stays 1" in why_unimproved(fitted)
+    assert not model.predict(list(model.exemplars.pixels.numpy()[:1])).calibrated

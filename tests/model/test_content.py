@@ -1,4 +1,4 @@
-"""What lies in a bundle: it comes back as it went in, and what does not fit together is refused in one line."""
+"""What lies in a model: it comes back as it went in, and what does not fit together is refused in one line."""
 
 import json
 import re
@@ -8,38 +8,30 @@ from pathlib import Path
 
 import pytest
 import torch
-from hostile import (
-    MANIFEST,
-    WEIGHTS,
-    changed,
-    filled_with,
-    in_header,
-    in_manifest,
-    members_of,
-    signed,
-)
+from hostile import MANIFEST, WEIGHTS, changed, filled_with, in_header, in_manifest, members_of, signed
 
 from endocil.errors import EndocilError
+from endocil.learning.memory import KeptImages
 from endocil.model.file import ModelFile, read_model_file, write_model_file
 from endocil.model.manifest import Manifest
 
 
 @pytest.fixture
-def rewritten(tiny_bundle: Path, tmp_path: Path) -> Callable[[str, Callable[[bytes], bytes]], Path]:
-    """The bundle with one member changed, under the right digest."""
+def rewritten(tiny_model: Path, tmp_path: Path) -> Callable[[str, Callable[[bytes], bytes]], Path]:
+    """The model with one member changed, under the right digest."""
 
     def rewrite(member: str, change: Callable[[bytes], bytes]) -> Path:
         path = tmp_path / "changed.endocil"
-        path.write_bytes(signed(changed(members_of(tiny_bundle.read_bytes()), member, change)))
+        path.write_bytes(signed(changed(members_of(tiny_model.read_bytes()), member, change)))
         return path
 
     return rewrite
 
 
-def test_content_comes_back_bit_for_bit(tiny_content: ModelFile, tiny_bundle: Path, tmp_path: Path) -> None:
+def test_content_comes_back_bit_for_bit(tiny_content: ModelFile, tiny_model: Path, tmp_path: Path) -> None:
     digest = write_model_file(tmp_path / "again.endocil", tiny_content)
     assert digest == tiny_content.digest
-    assert (tmp_path / "again.endocil").read_bytes() == tiny_bundle.read_bytes()
+    assert (tmp_path / "again.endocil").read_bytes() == tiny_model.read_bytes()
     again = read_model_file(tmp_path / "again.endocil")
     assert again.manifest == tiny_content.manifest
     assert all(torch.equal(again.state[name], value) for name, value in tiny_content.state.items())
@@ -53,10 +45,9 @@ def test_names_that_are_no_valid_text_come_back_too(tiny_content: ModelFile, tmp
     old = said["classes"][3]["name"]
     said["classes"][3]["name"] = odd
 
-    def renamed(pictures):  # type: ignore[no-untyped-def]
+    def renamed(pictures: KeptImages) -> KeptImages:
         origins = [
-            replace(one, class_name=odd if one.class_name == old else one.class_name)
-            for one in pictures.provenance
+            replace(one, class_name=odd if one.class_name == old else one.class_name) for one in pictures.provenance
         ]
         return replace(pictures, provenance=tuple(origins))
 
@@ -71,17 +62,11 @@ def test_names_that_are_no_valid_text_come_back_too(tiny_content: ModelFile, tmp
 
 
 def test_tasks_own_the_classes_in_their_order(tiny_content: ModelFile) -> None:
-    assert [(task.index, task.n_old, task.n_new) for task in tiny_content.tasks] == [
-        (0, 0, 2),
-        (1, 2, 2),
-        (2, 4, 1),
-    ]
+    assert [(task.index, task.n_old, task.n_new) for task in tiny_content.tasks] == [(0, 0, 2), (1, 2, 2), (2, 4, 1)]
 
 
 @pytest.mark.parametrize("number", [1, 2])
-def test_a_file_of_version_0_1_is_refused_with_the_way_out(
-    rewritten: Callable[..., Path], number: int
-) -> None:
+def test_a_file_of_version_0_1_is_refused_with_the_way_out(rewritten: Callable[..., Path], number: int) -> None:
     with pytest.raises(EndocilError, match=rf"has format {number}; .* reads 3: make it again from its run"):
         read_model_file(rewritten(MANIFEST, in_manifest("format", to=number)))
 
@@ -97,8 +82,8 @@ def test_a_newer_format_says_to_update(rewritten: Callable[..., Path]) -> None:
         (("classes", 0, "name"), "", "classes.0.name"),
         (("classes", 0, "task"), 1, "order of their tasks"),
         (("increments",), [2, 2], "5 classes, but tasks of"),
-        (("preprocessing", "crop_frame"), True, "different sizes or frames"),
-        (("preprocessing", "mean"), [0.5, 0.5, 0.5], "normalised by"),
+        (("preprocessing", "crop_frame"), True, "different sizes, frames or ways to fit"),
+        (("preprocessing", "mean"), [0.5, 0.5], "preprocessing.mean"),
         (("calibration", "temperature"), -1, "calibration.temperature"),
         (("settings", "train", "epochs"), 0, "train.epochs"),
         (("settings", "trains"), {}, "unknown settings key"),
@@ -141,22 +126,14 @@ ESCAPE = "\x1b[31m"
         (("name",), f"model{ESCAPE}", "manifest.json.name has the character U+001B"),
         (("classes", 0, "name"), "a\nb", "manifest.json.classes.0.name has the character U+000A"),
         (("terms", "consent"), "a\u2028b", "manifest.json.terms.consent has the character U+2028"),
-        (
-            ("history", 0, "added"),
-            {"\x9b": 1},
-            "manifest.json.history.0.added: a name has the character U+009B",
-        ),
+        (("history", 0, "added"), {"\x9b": 1}, "manifest.json.history.0.added: a name has the character U+009B"),
         (("history", 0, "note"), "\x7f", "manifest.json.history.0.note has the character U+007F"),
-        (
-            ("settings", "method", "name"),
-            "ic\rarl",
-            "manifest.json.settings.method.name has the character U+000D",
-        ),
+        (("settings", "method", "name"), "ic\rarl", "manifest.json.settings.method.name has the character U+000D"),
         (("environment", "system"), ["\0"], "manifest.json.environment.system.0 has the character U+0000"),
     ],
 )
 def test_control_characters_in_the_manifest_are_refused_by_the_place(
-    rewritten: Callable[..., Path], keys: tuple, value: object, place: str
+    rewritten: Callable[..., Path], keys: tuple[str | int, ...], value: object, place: str
 ) -> None:
     with pytest.raises(EndocilError, match=re.escape(place)) as refused:
         read_model_file(rewritten(MANIFEST, in_manifest(*keys, to=value)))
@@ -195,8 +172,8 @@ def test_content_that_could_not_be_read_again_is_not_written(tiny_content: Model
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_manifest_is_readable_json(tiny_bundle: Path) -> None:
-    said = json.loads(dict(members_of(tiny_bundle.read_bytes()))[MANIFEST])
+def test_the_manifest_is_readable_json(tiny_model: Path) -> None:
+    said = json.loads(dict(members_of(tiny_model.read_bytes()))[MANIFEST])
     assert said["format"] == 3
     assert said["terms"] == {"licence": "CC BY 4.0", "consent": "given"}
     assert said["history"][0]["by"] == "run"

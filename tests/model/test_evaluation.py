@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 from life import Lives
+from present import present
 
 from endocil.data.batches import ImageSet
 from endocil.data.cache import Images
-from endocil.learning.features import class_means, mean_distances, view
-from endocil.model.predictions import predict
+from endocil.learning.features import class_means, mean_distances, outputs_of
+from endocil.model.inference import predict
 
 
 def test_class_means_are_normalised_means_of_normalised_features() -> None:
@@ -35,9 +36,9 @@ def test_distances_are_squared_and_of_unit_features() -> None:
 def test_the_size_of_the_batches_does_not_matter(images: Images, lives: Lives, tmp_path: Path) -> None:
     life = lives.after("icarl", 1, tmp_path)
     test = ImageSet.of(images, life.scenario.rows("test", slice(0, 2)))
-    one, many = view(life.method, test, 1), view(life.method, test, 100)
+    one, many = outputs_of(life.method, test, 1), outputs_of(life.method, test, 100)
     assert torch.allclose(one.features, many.features, rtol=1e-4, atol=1e-3)  # features of hundreds
-    assert torch.allclose(one.scores, many.scores, atol=1e-3)
+    assert torch.allclose(one.logits, many.logits, atol=1e-3)
 
 
 def test_predictions_carry_both_heads_names_and_sources(images: Images, lives: Lives, tmp_path: Path) -> None:
@@ -45,7 +46,7 @@ def test_predictions_carry_both_heads_names_and_sources(images: Images, lives: L
     classes = images.table.classes[:3]
     test = ImageSet.of(images, life.scenario.rows("test", slice(0, 3)))
     found = predict(life.method, test, 4, classes=classes)
-    assert found.scores.shape == found.distances.shape == (len(test), 3)
+    assert found.scores.shape == present(found.distances).shape == (len(test), 3)
     assert found.images == tuple(images.table.ids[row] for row in test.rows.tolist())
     assert found.classes == classes
     assert set(found.sources) == {"gastroscope", "capsule"}
@@ -57,8 +58,8 @@ def test_a_method_without_memory_has_one_head(images: Images, lives: Lives, tmp_
     assert predict(life.method, test, 4, classes=images.table.classes[:2]).distances is None
 
 
-def test_no_images_give_an_empty_view(images: Images, lives: Lives, tmp_path: Path) -> None:
+def test_no_images_give_empty_outputs(images: Images, lives: Lives, tmp_path: Path) -> None:
     life = lives.after("icarl", 1, tmp_path)
-    found = view(life.method, ImageSet.of(images, torch.empty(0, dtype=torch.int64)), 4)
+    found = outputs_of(life.method, ImageSet.of(images, torch.empty(0, dtype=torch.int64)), 4)
     assert found.features.shape == (0, 64)
-    assert found.scores.shape == (0, 2)
+    assert found.logits.shape == (0, 2)

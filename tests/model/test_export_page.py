@@ -1,8 +1,9 @@
-"""The page about exports says what is true: its example answers as the bundle does, its rules are those of the code."""
+"""The page about exports says what is true: its example answers as the model does, its rules are those of the code."""
 
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 
-from endocil.data.frame import find_view  # noqa: E402
+from endocil.data.black_frame import find_view  # noqa: E402
 from endocil.model.model import Model  # noqa: E402
 from endocil.model.onnx import FRAME, export  # noqa: E402
 
@@ -31,31 +32,28 @@ def save_picture(path: Path, shape: tuple[int, int], orientation: int) -> None:
 
 
 def run_example(code: str) -> np.ndarray:
-    names: dict = {}
+    names: dict[str, Any] = {}
     exec(compile(code, "docs/deploy.md", "exec"), names)
-    return names["probabilities"][0]
+    probabilities: np.ndarray = names["probabilities"][0]
+    return probabilities
 
 
-@pytest.mark.parametrize(
-    ("shape", "orientation"), [(SMALL, 1), (SMALL, 6), (SMALL, 5), (LARGE, 1), (LARGE, 8)]
-)
-def test_the_example_answers_as_the_bundle_does(
+@pytest.mark.parametrize(("shape", "orientation"), [(SMALL, 1), (SMALL, 6), (SMALL, 5), (LARGE, 1), (LARGE, 8)])
+def test_the_example_answers_as_the_model_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: tuple[int, int], orientation: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    bundle = write_untrained(tmp_path / "model.endocil")
-    export(bundle, "model.onnx")
+    model = write_untrained(tmp_path / "model.endocil")
+    export(model, "model.onnx")
     save_picture(tmp_path / "image.jpg", shape, orientation)
-    expected = Model.load(bundle).predict(["image.jpg"]).probabilities[0].numpy()
+    expected = Model.load(model).predict(["image.jpg"]).probabilities[0]
     assert run_example(EXAMPLE) == pytest.approx(expected, abs=0.005)
     if orientation != 1:  # the pictures are such that a picture on its side is answered otherwise
         lying = EXAMPLE.replace('ImageOps.exif_transpose(Image.open("image.jpg"))', 'Image.open("image.jpg")')
         assert np.abs(run_example(lying) - expected).max() > 0.01
 
 
-def test_the_example_refuses_a_bundle_whose_frames_must_be_cut(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_refuses_a_model_whose_frames_must_be_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_untrained(tmp_path / "model.endocil", "finetune", crop_frame=True)
     export("model.endocil", "model.onnx")
@@ -72,7 +70,7 @@ def test_the_example_refuses_a_bundle_whose_frames_must_be_cut(
         assert word in PAGE
 
 
-def view_by_the_words(pixels: np.ndarray, said: dict) -> tuple[int, int, int, int]:
+def view_by_the_words(pixels: np.ndarray, said: dict[str, Any]) -> tuple[int, int, int, int]:
     """The rule of `frame.how`, written anew from its words and constants."""
     height, width = pixels.shape[:2]
     lit = pixels.max(axis=2) > said["black"]

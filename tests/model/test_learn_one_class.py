@@ -47,3 +47,23 @@ def test_a_line_for_each_result_and_none_made_twice(
     output.unlink()
     with pytest.raises(SystemExit, match="with other settings"):
         script.main()
+
+
+def test_a_frozen_model_learns_the_class_and_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    import frozen
+
+    values = {
+        "data": {"name": "folder", "root": str(write_pictures(tmp_path / "images")), "size": 32},
+        "scenario": {"tasks": 2},
+        "network": {"width": 8},
+        "run": {"threads": 1, "accelerator": "cpu"},
+    }
+    typed = ["x", "-o", str(tmp_path / "results.jsonl"), "--methods", "analytic"]
+    typed += ["--settings", str(write_settings(tmp_path / "s.toml", values))]
+    monkeypatch.setattr(sys, "argv", typed)
+    frozen.main()
+    (line,) = map(json.loads, (tmp_path / "results.jsonl").read_text().splitlines())
+    assert (line["method"], line["held_back"], line["new_images"]) == ("analytic", CLASSES[-1], 10)
+    assert set(line["softmax"]) == {"old_before", "old_after", "new"}
+    assert set(line["seconds"]) == {"run", "learn", "fill the store", "learn from stored features"}

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -28,10 +29,10 @@ class StoppedError(Exception):
     pass
 
 
-def stop_after(n: int) -> Callable[[dict], None]:
+def stop_after(n: int) -> Callable[[dict[str, Any]], None]:
     left = itertools.count(n - 1, -1)
 
-    def show(record: dict) -> None:
+    def show(record: dict[str, Any]) -> None:
         if record["event"] == "epoch" and next(left) == 0:
             raise StoppedError
 
@@ -39,7 +40,7 @@ def stop_after(n: int) -> Callable[[dict], None]:
 
 
 def saved(life: Life, name: str, folder: Path) -> ModelFile:
-    """The life's bundle after two tasks, written and read."""
+    """The life's model after two tasks, written and read."""
     write_model_file(folder / "model.endocil", content_of(life, name, 2))
     return read_model_file(folder / "model.endocil")
 
@@ -52,12 +53,12 @@ def learned(
     *,
     changes: tuple[str, ...] = (),
     terms: Terms = TERMS,
-    show: Callable[[dict], None] = lambda record: None,
+    show: Callable[[dict[str, Any]], None] = lambda record: None,
 ) -> ModelFile:
     """The model after the life's third task, learned in this folder."""
     folder.mkdir(exist_ok=True)
     model = Model.from_file(content, changes=changes)
-    model.learn_step(next_step(model, life, extra), folder, terms=terms, show=show)
+    model.learn_in_folder(next_step(model, life, extra), folder, terms=terms, show=show)
     model.calibrate()
     return model.file()
 
@@ -69,14 +70,12 @@ def next_step(model: Model, life: Life, extra: tuple[int, ...] = ()) -> NewTask:
 def same(content: ModelFile, life: Life) -> None:
     assert differing(all_of(content), state_of(life.method)) == []
     expected = exemplars_of(life)
-    assert [origin.image for origin in content.exemplars.provenance] == [
-        origin.image for origin in expected.provenance
-    ]
+    assert [origin.image for origin in content.exemplars.provenance] == [origin.image for origin in expected.provenance]
     assert torch.equal(content.exemplars.pixels, expected.pixels)
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_a_learned_bundle_is_the_next_task_of_the_run_bit_for_bit(
+def test_a_learned_model_is_the_next_task_of_the_run_bit_for_bit(
     name: str, images: Images, lives: Lives, tmp_path: Path
 ) -> None:
     life = lives.after(name, 2, tmp_path / "life")
@@ -122,15 +121,13 @@ def test_more_images_of_known_classes_are_learned_and_compete_with_their_exempla
 
 
 @pytest.mark.parametrize("name", ["bic", "dgr", "foster"])
-def test_a_step_stopped_at_any_epoch_goes_on_to_the_same_bits(
-    name: str, lives: Lives, tmp_path: Path
-) -> None:
+def test_a_step_stopped_at_any_epoch_goes_on_to_the_same_bits(name: str, lives: Lives, tmp_path: Path) -> None:
     life = lives.after(name, 2, tmp_path / "life")
     before, often = saved(life, name, tmp_path), ("run.checkpoint_seconds=0",)
-    folder, stops = tmp_path / "straight", []
+    folder, stops = tmp_path / "straight", list[Path]()
     folder.mkdir()
 
-    def keep(record: dict) -> None:
+    def keep(record: dict[str, Any]) -> None:
         """A copy of the folder, as a stop at this moment leaves it."""
         if record["event"] == "epoch":
             stops.append(shutil.copytree(folder, tmp_path / f"stopped-{len(stops)}"))
@@ -140,9 +137,7 @@ def test_a_step_stopped_at_any_epoch_goes_on_to_the_same_bits(
     stopped.mkdir()
     with pytest.raises(StoppedError):
         learned(before, life, stopped, changes=often, show=stop_after(len(stops)))
-    assert sorted(path.name for path in stopped.iterdir()) == sorted(
-        path.name for path in stops[-1].iterdir()
-    )
+    assert sorted(path.name for path in stopped.iterdir()) == sorted(path.name for path in stops[-1].iterdir())
     assert (stopped / FILE).read_bytes() == (stops[-1] / FILE).read_bytes()
     assert len(stops) > 1
     # each goes on to what lies there at the next stop, and the last to the end: so all of them go on to the end
@@ -159,7 +154,7 @@ def test_a_step_stopped_at_any_epoch_goes_on_to_the_same_bits(
 def test_a_finished_step_is_not_trained_again(lives: Lives, tmp_path: Path) -> None:
     life = lives.after("icarl", 2, tmp_path / "life")
     before = saved(life, "icarl", tmp_path)
-    first, shown = learned(before, life, tmp_path / "work"), []
+    first, shown = learned(before, life, tmp_path / "work"), list[dict[str, Any]]()
     second = learned(before, life, tmp_path / "work", show=shown.append)
     assert [record["event"] for record in shown] == ["plan"]
     assert differing(all_of(first), all_of(second)) == []
@@ -168,18 +163,14 @@ def test_a_finished_step_is_not_trained_again(lives: Lives, tmp_path: Path) -> N
 def test_exemplars_keep_their_terms_and_new_ones_get_theirs(lives: Lives, tmp_path: Path) -> None:
     life = lives.after("icarl", 2, tmp_path / "life")
     content = content_of(life, "icarl", 2)
-    origins = tuple(
-        replace(origin, licence="old", consent="given") for origin in content.exemplars.provenance
-    )
+    origins = tuple(replace(origin, licence="old", consent="given") for origin in content.exemplars.provenance)
     before = replace(content, exemplars=replace(content.exemplars, provenance=origins))
     after = learned(before, life, tmp_path / "work", terms=Terms(licence="new", consent="asked"))
     told = {(origin.task < 2, origin.licence, origin.consent) for origin in after.exemplars.provenance}
     assert told == {(True, "old", "given"), (False, "new", "asked")}
 
 
-def test_a_class_without_exemplars_needs_new_images_of_it(
-    images: Images, lives: Lives, tmp_path: Path
-) -> None:
+def test_a_class_without_exemplars_needs_new_images_of_it(images: Images, lives: Lives, tmp_path: Path) -> None:
     life = lives.after("endocil", 2, tmp_path / "life")
     content = content_of(life, "endocil", 2)
     origins = content.exemplars.provenance

@@ -1,4 +1,4 @@
-"""From a run to a bundle: what it holds is the run's, and nothing that it must not hold."""
+"""From a run to a model: what it holds is the run's, and nothing that it must not hold."""
 
 import shutil
 from pathlib import Path
@@ -9,16 +9,16 @@ from packed import packed
 from tiny_runs import tiny
 
 from endocil.data.splits import TEST, VALIDATION
-from endocil.datasets.synthetic.loader import write_folder
+from endocil.datasets.synthetic import write_folder
 from endocil.errors import EndocilError
 from endocil.io.files import read_csv
 from endocil.model.file import ModelFile, read_model_file
-from endocil.runs.build import images_and_scenario
 from endocil.runs.folder import RunFolder
+from endocil.runs.parts import images_and_scenario
 from endocil.runs.run import run
 
 
-def test_a_bundle_knows_classes_tasks_and_images_of_its_run(tiny_content: ModelFile, tiny_run: Path) -> None:
+def test_a_model_knows_classes_tasks_and_images_of_its_run(tiny_content: ModelFile, tiny_run: Path) -> None:
     rows = read_csv(tiny_run / "split.csv")
     names = list(dict.fromkeys(row["class"] for row in sorted(rows, key=lambda row: int(row["task"]))))
     assert set(tiny_content.classes) == set(names)
@@ -30,15 +30,13 @@ def test_a_bundle_knows_classes_tasks_and_images_of_its_run(tiny_content: ModelF
     assert added == {learned.name: learned.images for learned in tiny_content.manifest.classes}
 
 
-def test_exemplars_are_those_of_the_runs_memory_with_their_pixels(
-    tiny_content: ModelFile, tiny_run: Path
-) -> None:
+def test_exemplars_are_those_of_the_runs_memory_with_their_pixels(tiny_content: ModelFile, tiny_run: Path) -> None:
     records = read_csv(tiny_run / "memory" / "task-2.csv")
     kept = tiny_content.exemplars
     assert [(o.image, o.class_name, o.order, o.task) for o in kept.provenance] == [
         (row["image"], row["class"], int(row["order"]), int(row["task"])) for row in records
     ]
-    images, _ = images_and_scenario(RunFolder(tiny_run).settings())
+    images, _ = images_and_scenario(RunFolder(tiny_run).settings)
     row_of = {image: row for row, image in enumerate(images.table.ids)}
     for origin, pixels in zip(kept.provenance, kept.pixels, strict=True):
         assert np.array_equal(images.pixels[images.rows[row_of[origin.image]]], pixels)
@@ -46,7 +44,7 @@ def test_exemplars_are_those_of_the_runs_memory_with_their_pixels(
 
 
 def test_held_out_images_were_neither_trained_on_nor_tested(tiny_content: ModelFile, tiny_run: Path) -> None:
-    _, scenario = images_and_scenario(RunFolder(tiny_run).settings())
+    _, scenario = images_and_scenario(RunFolder(tiny_run).settings)
     part = dict(zip(scenario.table.ids, scenario.part.tolist(), strict=True))
     assert {part[origin.image] for origin in tiny_content.held_out.provenance} == {VALIDATION}
     assert TEST in part.values()
@@ -83,7 +81,7 @@ def test_without_exemplars_no_picture_is_inside_but_it_is_calibrated(tiny_run: P
     assert len(content.exemplars) == len(content.held_out) == 0
     assert not content.manifest.learns
     assert content.manifest.calibration == packed(tiny_run).file().manifest.calibration
-    assert any("cannot learn on" in note for note in made.limits())
+    assert any("cannot learn new classes" in note for note in made.limits())
     assert b".png" not in (tmp_path / "model.endocil").read_bytes()
 
 

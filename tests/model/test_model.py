@@ -1,6 +1,8 @@
 """The model from Python: several calls are the tasks of a run, and what is given wrongly is said plainly."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from lives import all_of
 from PIL import Image
 
 from endocil import EndocilError, Model
+from endocil.data.inputs import ImageInputs
 from endocil.io.files import read_csv
 from endocil.model.file import read_model_file
 from endocil.runs.run import run
@@ -30,22 +33,22 @@ def given(pictures: Path, *classes: str) -> tuple[list[Path], list[str]]:
     )
 
 
-def own_settings(method: str = "icarl") -> dict:
+def own_settings(method: str = "icarl") -> dict[str, Any]:
     values = settings(Path("unused.csv"), [2, 1], method)
     return {**values, "data": {"name": "synthetic", "size": 32}}
 
 
 @pytest.mark.parametrize("kind", ["paths", "arrays", "pictures"])
 def test_several_calls_are_the_tasks_of_a_run_bit_for_bit(kind: str, pictures: Path, tmp_path: Path) -> None:
-    as_kind = {
+    kinds: dict[str, Callable[[list[Path]], ImageInputs]] = {
         "paths": list,
         "arrays": lambda paths: np.stack([np.asarray(Image.open(path)) for path in paths]),
         "pictures": lambda paths: [Image.open(path) for path in paths],
-    }[kind]
+    }
     learner = Model.create(own_settings())
     for classes in (("class-00", "class-01"), ("class-02",), ("class-03", "class-04")):
         images, labels = given(pictures, *classes)
-        learner.learn(as_kind(images), labels)
+        learner.learn(kinds[kind](images), labels)
     run(settings(pictures / "list.csv", [2, 1, 2]), tmp_path / "run")
     expected, found = read_model_file(tmp_path / "run"), learner.file()
     assert differing(all_of(found), all_of(expected)) == []
@@ -59,9 +62,9 @@ def test_it_predicts_saves_loads_and_learns_on(pictures: Path, tmp_path: Path) -
     learner.learn(images, labels, groups=[f"p{i % 3}" for i in range(len(images))], licence="CC0")
     predictions = learner.predict(images)
     assert predictions.probabilities.shape == (len(images), 2)
-    np.testing.assert_allclose(predictions.probabilities.sum(dim=1), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(predictions.probabilities.sum(axis=1), 1.0, rtol=1e-6)
     best = [names[0][0] for names in predictions.top(1)]
-    assert [learner.classes[i] for i in predictions.predicted.tolist()] == best
+    assert [learner.classes[i] for i in predictions.predicted().tolist()] == best
     digest = learner.save(tmp_path / "one.endocil")
     again = Model.load(tmp_path / "one.endocil", changes=["train.epochs=3"])
     assert [names[0][0] for names in again.predict(images).top(1)] == best
@@ -96,25 +99,25 @@ def test_what_is_given_wrongly_is_refused_plainly(pictures: Path, tmp_path: Path
     learner = Model.create(own_settings())
     stack = np.zeros((4, 32, 32, 3), np.uint8)
     names = ["a", "a", "b", "b"]
-    for images, labels, told in (
+    numbers: Any = [1, 1, 2, 2]
+    wrong: tuple[tuple[Any, Any, str], ...] = (
         (stack.astype(np.float32), names, r"images are float32 of shape \(4, 32, 32, 3\); expected uint8"),
         (stack[..., :1], names, r"images are uint8 of shape \(4, 32, 32, 1\)"),
         (stack, names[:3], "4 images, but 3 labels"),
-        (stack, [1, 1, 2, 2], "labels are the names of classes"),
-        (stack, ["a"] * 4, "one class alone cannot be learned first"),
+        (stack, numbers, "labels are the names of classes"),
+        (stack, ["a"] * 4, "a single class cannot be learned first"),
         ([], [], "there are no images to learn from"),
         ([stack[0], "nowhere.png"], ["a", "b"], "nowhere.png cannot be read"),
         ([stack[0], 7], ["a", "b"], "image 1 is int"),
         (str(pictures), names, "expected a sequence"),
-    ):
+    )
+    for images, labels, told in wrong:
         with pytest.raises(EndocilError, match=told):
             learner.learn(images, labels)
     with pytest.raises(EndocilError, match="4 images, but 1 groups"):
         learner.learn(stack, names, groups=["p"])
-    with pytest.raises(
-        EndocilError, match="groups are names of patients or videos: a text for each image, but 1"
-    ):
-        learner.learn(stack, names, groups=[1, 1, 2, 2])
+    with pytest.raises(EndocilError, match="groups are names of patients or videos: a text for each image, but 1"):
+        learner.learn(stack, names, groups=numbers)
     with pytest.raises(EndocilError, match="sources are names of devices or centres: a text for each image"):
         learner.learn(stack, names, sources=np.array([1.0, 1.0, 2.0, 2.0]))
     with pytest.raises(EndocilError, match=r"a group has the character U\+000A"):
@@ -132,7 +135,7 @@ def test_a_step_that_is_interrupted_leaves_the_model_as_it_was(pictures: Path) -
     model = Model.create(own_settings()).learn(*given(pictures, "class-00", "class-01"))
     before = model.file()
 
-    def interrupt(record: dict) -> None:
+    def interrupt(record: dict[str, Any]) -> None:
         if record["event"] == "epoch":
             raise KeyboardInterrupt
 
@@ -142,4 +145,4 @@ def test_a_step_that_is_interrupted_leaves_the_model_as_it_was(pictures: Path) -
     assert model.classes == ("class-00", "class-01")
     assert torch.equal(model.exemplars.pixels, before.exemplars.pixels)
     model.learn(*given(pictures, "class-02"))
-    assert model.classes == ("class-00", "class-01", "class-02")
+    assert list(model.classes) == ["class-00", "class-01", "class-02"]

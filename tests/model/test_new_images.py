@@ -11,7 +11,7 @@ from endocil import EndocilError
 from endocil.data.batches import ImageSet
 from endocil.data.cache import Images
 from endocil.learning.memory import KeptImages, Provenance, no_images
-from endocil.model.new_images import NewImages, NewTask, new_task
+from endocil.model.new_images import NewImages, NewTask, as_next_task
 
 OLD = make_images([3, 2])
 NEW = make_images([2, 2, 2], seed=5)
@@ -26,7 +26,7 @@ def exemplars(images: Images = OLD) -> KeptImages:
 
 
 def join(classes: tuple[str, ...], kept: KeptImages, held: KeptImages, new: NewImages) -> NewTask:
-    return new_task(classes, (), kept, held, new)
+    return as_next_task(classes, (), kept, held, new)
 
 
 def ids(images: ImageSet) -> tuple[str, ...]:
@@ -41,6 +41,7 @@ def newcomers(images: Images, ids: tuple[str, ...] | None = None) -> NewImages:
 def test_the_new_pixels_are_not_copied_and_join_the_exemplars_in_a_batch() -> None:
     step = join(("class-00", "class-01"), exemplars(), no_images(32), newcomers(NEW))
     assert step.notes == ()
+    assert isinstance(step.train.images, Images)
     assert step.train.images.pixels.data_ptr() == NEW.pixels.data_ptr()
     both = step.train + ImageSet.of(OLD, torch.arange(5), from_memory=True)
     index = torch.tensor([2, 6, 5, 10, 0])
@@ -59,7 +60,7 @@ def test_new_classes_stand_behind_the_old_ones_in_alphabetical_order() -> None:
 
 
 @pytest.mark.parametrize("held", [False, True])
-def test_an_image_that_the_bundle_holds_is_left_out_and_told(held: bool) -> None:
+def test_an_image_that_the_model_holds_is_left_out_and_told(held: bool) -> None:
     kept, none = exemplars(), no_images(32)
     same = newcomers(OLD, OLD.table.ids)
     step = join(("class-00", "class-01"), *((none, kept) if held else (kept, none)), same)
@@ -104,23 +105,11 @@ def test_a_held_out_image_under_another_name_is_never_learned_from() -> None:
 def test_another_image_of_the_same_name_gets_a_number() -> None:
     names = (OLD.table.ids[0], OLD.table.ids[1], "a.png", "b.png", "c.png", f"{OLD.table.ids[0]} (2)")
     step = join(("class-00", "class-01"), exemplars(), no_images(32), newcomers(NEW, names))
-    assert ids(step.train) == (
-        f"{names[0]} (2)",
-        f"{names[1]} (2)",
-        "a.png",
-        "b.png",
-        "c.png",
-        f"{names[0]} (2) (2)",
-    )
+    assert ids(step.train) == (f"{names[0]} (2)", f"{names[1]} (2)", "a.png", "b.png", "c.png", f"{names[0]} (2) (2)")
     assert step.notes == ("3 new images have the name of another image; a number is put behind it",)
 
 
 def test_the_same_image_as_another_class_is_refused() -> None:
     table = replace(OLD.table, classes=("class-00", "other"))
     with pytest.raises(EndocilError, match="is 'other' among the new images, but the model holds it as"):
-        join(
-            ("class-00", "class-01"),
-            exemplars(),
-            no_images(32),
-            newcomers(replace(OLD, table=table), OLD.table.ids),
-        )
+        join(("class-00", "class-01"), exemplars(), no_images(32), newcomers(replace(OLD, table=table), OLD.table.ids))

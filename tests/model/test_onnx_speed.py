@@ -32,9 +32,9 @@ def test_ratios_are_of_images_per_second_without_the_first_round(speed: ModuleTy
     assert found == [0.5, 0.25]
 
 
-def test_a_bundle_is_measured(speed: ModuleType, tmp_path: Path) -> None:
-    bundles = {"finetune": write_untrained(tmp_path / "model.endocil", "finetune")}
-    (row,) = speed.rows(bundles, [2], 2, tmp_path)
+def test_a_model_is_measured(speed: ModuleType, tmp_path: Path) -> None:
+    models = {"finetune": write_untrained(tmp_path / "model.endocil", "finetune")}
+    (row,) = speed.rows(models, [2], 2, tmp_path)
     _, name, batch, ratio, _, difference, _ = (cell.strip() for cell in row.split("|"))
     assert (name, batch) == ("finetune", "2")
     assert float(ratio) > 0

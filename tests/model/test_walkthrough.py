@@ -36,12 +36,8 @@ def test_every_command_of_the_page_works(tmp_path: Path) -> None:
         ["bash", "-c", script], cwd=place, env=environment, capture_output=True, text=True, timeout=900
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert (
-        "PASS" in done.stdout or "exit status 1" in done.stdout
-    )  # the verdict hangs on the draw, an error is 2
-    one, two, three = (
-        read_model_file(place / name) for name in (f"model{n}.endocil" for n in ("", "-2", "-3"))
-    )
+    assert "PASS" in done.stdout or "exit status 1" in done.stdout  # the verdict hangs on the draw, an error is 2
+    one, two, three = (read_model_file(place / name) for name in (f"model{n}.endocil" for n in ("", "-2", "-3")))
     assert two.classes == (*one.classes, "erosion")
     history, tasks = three.manifest.history, len(one.manifest.increments)
     assert [step.by for step in history] == [*["run"] * tasks, "learn", "forget"]

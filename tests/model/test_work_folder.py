@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from endocil import EndocilError
-from endocil.io.files import temporary_beside
+from endocil.io.files import LOCK_FILE, temporary_beside
 from endocil.learning.checkpoint import FILE
-from endocil.runs.learn import EVENTS, FACTS, LOCK, RECORDED, WorkFolder
+from endocil.runs.learn import COMPARED, EVENTS, FINGERPRINT, WorkFolder
 
-STEP = dict.fromkeys(RECORDED, "x")
+STEP = dict.fromkeys(COMPARED, "x")
 
 
 def stopped(path: Path) -> None:
@@ -20,7 +20,7 @@ def stopped(path: Path) -> None:
             file.write_bytes(b"")
 
 
-@pytest.mark.parametrize("name", [".git", ".cache/x", "mine.txt", LOCK, FACTS, FILE, EVENTS, ".mine.tmp"])
+@pytest.mark.parametrize("name", [".git", ".cache/x", "mine.txt", LOCK_FILE, FINGERPRINT, FILE, EVENTS, ".mine.tmp"])
 def test_a_folder_with_other_files_is_refused_and_stays(name: str, tmp_path: Path) -> None:
     file = tmp_path / "work" / name
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def test_an_empty_folder_that_was_given_is_empty_again(refused: bool, tmp_path: 
 def test_a_folder_of_our_own_goes_also_when_it_was_stopped_in_between(tmp_path: Path) -> None:
     work = WorkFolder(tmp_path / "work")
     stopped(work.path)
-    assert json.loads((work.path / FACTS).read_text())["parent"] == "x"
+    assert json.loads((work.path / FINGERPRINT).read_text())["parent"] == "x"
     with work.open(STEP):
         pass
     work.remove()

@@ -1,6 +1,7 @@
 """Networks with a branch for each task, and the classifier that widens with them."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -8,20 +9,19 @@ from torch import Tensor, nn
 
 from endocil import EndocilError
 from endocil.data.seeding import generator
-from endocil.networks import (
-    GrowingClassifier,
-    LastBlocks,
-    WholeBranches,
-    build_backbone,
-    concatenate_features,
-)
+from endocil.networks import GrowingClassifier, LastBlocks, WholeBranches, build_backbone, concatenate_features
+from endocil.networks.resnet import ResNet
+
+M = TypeVar("M", bound=nn.Module)
 
 
-def small(**options: Any) -> nn.Module:
-    return build_backbone("resnet18", seed=0, options={"width": 8}, **options)[0]
+def small(*, width: int = 8, **options: Any) -> ResNet:
+    backbone, _ = build_backbone("resnet18", seed=0, options={"width": width}, **options)
+    assert isinstance(backbone, ResNet)
+    return backbone
 
 
-def different(module: nn.Module, seed: int) -> nn.Module:
+def different(module: M, seed: int) -> M:
     """Other weights and batch-norm statistics, so that every branch has its own answer."""
     torch.manual_seed(seed)
     for value in module.state_dict().values():
@@ -43,14 +43,16 @@ def n_parameters(*modules: nn.Module) -> int:
     return sum(parameter.numel() for parameter in parameters(modules))
 
 
-def general_parts(backbone: nn.Module) -> tuple[nn.Module, ...]:
+def general_parts(backbone: ResNet) -> tuple[nn.Module, ...]:
     return tuple(part for name, parts in backbone.stages.items() if name != "layer4" for part in parts)
 
 
 @pytest.mark.parametrize(
     ("branches", "first"), [(WholeBranches(), lambda net: net), (LastBlocks(), lambda net: net.last_block)]
 )
-def test_a_new_branch_starts_as_a_copy_of_the_latest_and_goes_its_own_way(branches: nn.Module, first) -> None:
+def test_a_new_branch_starts_as_a_copy_of_the_latest_and_goes_its_own_way(
+    branches: WholeBranches | LastBlocks, first: Callable[[ResNet], nn.Module]
+) -> None:
     backbone = different(small(), 1)
     branches.add(backbone)
     assert same(branches[0], first(backbone))
@@ -78,13 +80,13 @@ def test_features_of_last_blocks_stand_in_the_order_of_the_tasks_on_the_same_map
     for seed in (2, 3):
         blocks.add(backbone)
         different(blocks[-1], seed)
-    runs = []
+    runs: list[int] = []
     backbone.conv1.register_forward_hook(lambda *_: runs.append(1))
     found = blocks.features(backbone, images)
     assert len(runs) == 1
     expected = [backbone(images)]
     for block in blocks:
-        backbone.layer4.load_state_dict(block.state_dict())
+        backbone.last_block.load_state_dict(block.state_dict())
         expected.append(backbone(images))
     assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
 
@@ -140,13 +142,13 @@ def test_a_backbone_without_a_last_block_is_refused_with_what_it_lacks() -> None
 
 
 def test_resnet18_divides_into_a_general_part_and_a_last_block_of_the_stated_sizes() -> None:
-    backbone, _ = build_backbone("resnet18", seed=0)
+    backbone = small(width=64)
     assert n_parameters(*general_parts(backbone)) == 2_782_784
     assert n_parameters(backbone.last_block) == 8_393_728
     assert n_parameters(backbone) == 2_782_784 + 8_393_728
 
 
-def multiplications(backbone: nn.Module, size: int) -> dict[str, int]:
+def multiplications(backbone: ResNet, size: int) -> dict[str, int]:
     """Of the convolutions in each stage for one picture."""
     found: dict[str, int] = {}
     for stage, parts in backbone.stages.items():
@@ -161,7 +163,7 @@ def multiplications(backbone: nn.Module, size: int) -> dict[str, int]:
 
 
 def test_the_last_block_makes_less_than_a_quarter_of_the_multiplications() -> None:
-    found = multiplications(build_backbone("resnet18", seed=0)[0], 32)
+    found = multiplications(small(width=64), 32)
     assert found == {
         "stem": 2_408_448,
         "layer1": 9_437_184,
@@ -176,7 +178,7 @@ def widened(dtype: torch.dtype = torch.float32) -> tuple[GrowingClassifier, Tens
     classifier = GrowingClassifier(6).to(dtype)
     classifier.grow(3, generator(0, 0))
     with torch.no_grad():
-        classifier.bias += 1.0
+        classifier.bias.add_(1.0)
     weight, bias = classifier.weight.detach().clone(), classifier.bias.detach().clone()
     classifier.grow(2, generator(0, 1), n_features=10)
     return classifier, weight, bias

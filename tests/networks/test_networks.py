@@ -14,8 +14,9 @@ from torch.nn import functional
 from endocil import EndocilError
 from endocil.data.seeding import generator
 from endocil.networks import GrowingClassifier, build_backbone, trained_parts
-from endocil.networks.resnet import Shortcut
+from endocil.networks.resnet import ResNet, Shortcut
 from endocil.networks.weights import load_weights
+from endocil.registry import trust
 
 
 def small(**options: Any) -> torch.nn.Module:
@@ -28,6 +29,7 @@ def n_parameters(module: torch.nn.Module) -> int:
 
 def test_resnet18_with_sixteen_classes_has_the_papers_number_of_parameters() -> None:
     backbone, _ = build_backbone("resnet18", seed=0)
+    assert isinstance(backbone, ResNet)
     classifier = GrowingClassifier(backbone.n_features)
     classifier.grow(16, generator(0))
     assert n_parameters(backbone) == 11_176_512
@@ -35,7 +37,7 @@ def test_resnet18_with_sixteen_classes_has_the_papers_number_of_parameters() -> 
 
 
 def test_a_small_stem_has_fewer_parameters_and_resnet34_more() -> None:
-    assert n_parameters(build_backbone("resnet18", seed=0, options={"stem": "small"})[0]) == 11_168_832
+    assert n_parameters(build_backbone("resnet18", seed=0, options={"stem": "3x3"})[0]) == 11_168_832
     assert n_parameters(build_backbone("resnet34", seed=0)[0]) == 21_284_672
 
 
@@ -46,7 +48,7 @@ def test_parameter_names_are_those_of_torchvision() -> None:
     assert len(names) == 120
 
 
-@pytest.mark.parametrize(("stem", "size"), [("standard", 64), ("standard", 32), ("small", 32)])
+@pytest.mark.parametrize(("stem", "size"), [("7x7", 64), ("7x7", 32), ("3x3", 32), ("3x3-pool", 32)])
 def test_features_are_one_vector_per_image_and_never_negative(stem: str, size: int) -> None:
     features = small(stem=stem)(torch.randn(3, 3, size, size))
     assert features.shape == (3, 64)
@@ -64,7 +66,7 @@ def test_growing_keeps_old_rows_and_draws_new_ones_within_the_bound() -> None:
     classifier = GrowingClassifier(12)
     classifier.grow(3, generator(0, 0))
     with torch.no_grad():
-        classifier.bias += 1.0
+        classifier.bias.add_(1.0)
     weight, bias = classifier.weight.clone(), classifier.bias.clone()
     classifier.grow(2, generator(0, 1))
     assert torch.equal(classifier.weight[:3], weight)
@@ -74,21 +76,26 @@ def test_growing_keeps_old_rows_and_draws_new_ones_within_the_bound() -> None:
 
 
 def test_unknown_backbones_options_and_stems_are_refused_with_the_known() -> None:
-    with pytest.raises(EndocilError, match=r"unknown network.backbone 'vgg'; known: resnet18, resnet34"):
+    with pytest.raises(
+        EndocilError,
+        match=r"unknown network.backbone 'vgg'; known: efficientnet-lite0, .* resnet18, resnet34, resnet50, timm:NAME",
+    ):
         build_backbone("vgg", seed=0)
     with pytest.raises(EndocilError, match="unknown network key 'depth'; known: stem, width"):
         build_backbone("resnet18", seed=0, options={"depth": 3})
-    with pytest.raises(
-        EndocilError, match=r"network\.stem: input should be 'standard' or 'small', got 'huge'"
-    ):
+    with pytest.raises(EndocilError, match=r"network\.stem: input should be '7x7', '3x3' or '3x3-pool', got 'huge'"):
         small(stem="huge")
 
 
 def test_a_backbone_of_ones_own_comes_by_its_import_path() -> None:
-    backbone, _ = build_backbone("endocil.networks.resnet:ResNet34", seed=0, options={"width": 8})
+    name, nowhere = "endocil.networks.resnet:ResNet34", "endocil.nowhere:Net"
+    with pytest.raises(EndocilError, match="only with --trust"):
+        build_backbone(name, seed=0, options={"width": 8})
+    trust([name, nowhere])
+    backbone, _ = build_backbone(name, seed=0, options={"width": 8})
     assert backbone.n_features == 64
     with pytest.raises(EndocilError, match="cannot be imported"):
-        build_backbone("endocil.nowhere:Net", seed=0)
+        build_backbone(nowhere, seed=0)
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "pth"])
@@ -101,7 +108,8 @@ def test_public_weights_load_and_mismatches_are_listed(tmp_path: Path, kind: str
     path = tmp_path / f"weights.{kind}"
     save_file(source, path) if kind == "safetensors" else torch.save(source, path)
     backbone, notes = build_backbone("resnet18", seed=5, weights=str(path), options={"width": 8})
-    assert torch.equal(backbone.conv1.weight, torch.full_like(backbone.conv1.weight, 0.5))
+    first = backbone.get_parameter("conv1.weight")
+    assert torch.equal(first, torch.full_like(first, 0.5))
     assert [note.split()[0] for note in notes] == ["bn1.weight", "layer1.0.conv1.weight", "fc.weight"]
 
 
@@ -138,16 +146,16 @@ class OwnBackbone(torch.nn.Module):
 
 def test_a_backbone_of_ones_own_keeps_its_values_and_depends_on_the_seed_alone() -> None:
     name = "test_networks:OwnBackbone"
+    trust([name])
     one, same, other = (build_backbone(name, seed=seed)[0] for seed in (0, 0, 1))
-    assert float(one.fixed.weight.detach().mean()) == pytest.approx(0.123)
-    assert torch.equal(one.drawn.weight, same.drawn.weight)
-    assert not torch.equal(one.drawn.weight, other.drawn.weight)
+    assert float(one.get_parameter("fixed.weight").detach().mean()) == pytest.approx(0.123)
+    drawn = [network.get_parameter("drawn.weight") for network in (one, same, other)]
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
 
 
 def test_weights_of_another_width_or_with_holes_are_refused(tmp_path: Path) -> None:
-    save_file(
-        build_backbone("resnet18", seed=0, options={"width": 16})[0].state_dict(), tmp_path / "w.safetensors"
-    )
+    save_file(build_backbone("resnet18", seed=0, options={"width": 16})[0].state_dict(), tmp_path / "w.safetensors")
     with pytest.raises(EndocilError, match="holds none"):
         load_weights(small(), tmp_path / "w.safetensors")
     broken = small().state_dict()
@@ -164,7 +172,7 @@ def test_frozen_stages_are_left_out_of_what_learns() -> None:
     assert {name.split(".")[0] for name in frozen} == {"conv1", "bn1", "layer1"}
     with pytest.raises(EndocilError, match="freeze names 'head'; this backbone has: stem, layer1"):
         build_backbone("resnet18", seed=0, freeze=["head"], options={"width": 8})
-    with pytest.raises(EndocilError, match="every stage"):
+    with pytest.raises(EndocilError, match=r"every stage: .* or write \['all'\]"):
         build_backbone(
             "resnet18", seed=0, freeze=["stem", "layer1", "layer2", "layer3", "layer4"], options={"width": 8}
         )
@@ -182,9 +190,7 @@ def test_a_narrow_network_learns_from_odd_batches_on_several_threads() -> None:
         "assert all(p.grad.isfinite().all() for p in network.parameters())"
     )
     waiting = {**os.environ, "OMP_WAIT_POLICY": "passive"}  # its threads leave the cores to the other tests
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=200, env=waiting
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200, env=waiting)
     assert done.returncode == 0, done.stderr[-500:]
 
 

@@ -31,27 +31,25 @@ Compare = Callable[..., int]
 
 
 @pytest.fixture(scope="session")
-def sorted_images(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sorted_images(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which each image has the class that the model predicts: the old version is always correct."""
     folder = tmp_path_factory.mktemp("compare") / "test"
     table = load(images=60, classes=5, imbalance=1.0, seed=77)
     pictures = [table.reader.read(image_id, 32) for image_id in table.ids]
-    bundle = Model.load(tiny_bundle)
-    labels = bundle.predict(pictures).predicted.tolist()
+    model = Model.load(tiny_model)
+    labels = model.predict(pictures).predicted().tolist()
     for i, (picture, label) in enumerate(zip(pictures, labels, strict=True)):
-        place = folder / bundle.classes[label]
+        place = folder / model.classes[label]
         place.mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture).save(place / f"{i:03d}.png")
     return folder
 
 
 @pytest.fixture(scope="session")
-def worse(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def worse(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A version that says the least likely class."""
-    content = read_model_file(tiny_bundle)
-    state = {
-        name: -value if name.startswith("classifier") else value for name, value in content.state.items()
-    }
+    content = read_model_file(tiny_model)
+    state = {name: -value if name.startswith("classifier") else value for name, value in content.state.items()}
     path = tmp_path_factory.mktemp("worse") / "worse.endocil"
     write_model_file(path, replace(content, state=state))
     return path
@@ -78,13 +76,9 @@ def _rules(folder: Path, text: str = LIMITS) -> Path:
 
 
 def test_the_same_model_passes(
-    compare: Compare,
-    tiny_bundle: Path,
-    sorted_images: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    compare: Compare, tiny_model: Path, sorted_images: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert compare(tiny_bundle, tiny_bundle, sorted_images, "--rules", _rules(tmp_path)) == 0
+    assert compare(tiny_model, tiny_model, sorted_images, "--rules", _rules(tmp_path)) == 0
     output = capsys.readouterr().out
     assert "60 of 60 test images compared" in output
     assert "accuracy 100.0 -> 100.0 %" in output
@@ -94,13 +88,13 @@ def test_the_same_model_passes(
 
 def test_a_worse_one_is_refused_with_status_1_and_reported_with_0(
     compare: Compare,
-    tiny_bundle: Path,
+    tiny_model: Path,
     worse: Path,
     sorted_images: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert compare(tiny_bundle, worse, sorted_images, "--rules", _rules(tmp_path), "--csv", "flips.csv") == 1
+    assert compare(tiny_model, worse, sorted_images, "--rules", _rules(tmp_path), "--csv", "flips.csv") == 1
     output = capsys.readouterr().out
     assert "fails: [overall] largest_loss_of_accuracy, all images: 100.0" in output
     assert "REFUSED: " in output
@@ -110,27 +104,27 @@ def test_a_worse_one_is_refused_with_status_1_and_reported_with_0(
     assert len(rows) == 60
     assert {row["kind"] for row in rows} == {"negative"}
     assert all(row["class_name"] == row["old"] != row["new"] for row in rows)
-    assert compare(tiny_bundle, worse, sorted_images) == 0
+    assert compare(tiny_model, worse, sorted_images) == 0
     assert "No rules were given; nothing is refused." in capsys.readouterr().out
-    assert compare(worse, tiny_bundle, sorted_images, "--rules", _rules(tmp_path)) == 0
+    assert compare(worse, tiny_model, sorted_images, "--rules", _rules(tmp_path)) == 0
 
 
 def test_json_is_all_that_is_printed(
     compare: Compare,
-    tiny_bundle: Path,
+    tiny_model: Path,
     worse: Path,
     sorted_images: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    arguments = (tiny_bundle, worse, sorted_images, "--rules", _rules(tmp_path), "--json", "--no-pictures")
+    arguments = (tiny_model, worse, sorted_images, "--rules", _rules(tmp_path), "--json", "--no-pictures")
     assert compare(*arguments) == 1
     record = json.loads(capsys.readouterr().out)
     assert record["verdict"] == "refused"
     assert record["overall"]["accuracy"]["change"]["value"] == -100
     assert record["overall"]["negative_flips"]["flips"] == 60
     assert record["test"]["compared"] == 60
-    assert record["old"]["digest"] == Model.load(tiny_bundle).digest
+    assert record["old"]["digest"] == Model.load(tiny_model).digest
     page = (tmp_path / "gate.html").read_text()
     assert "<img" not in page
     assert compare(*arguments) == 1
@@ -139,26 +133,23 @@ def test_json_is_all_that_is_printed(
 
 def test_whatever_goes_wrong_ends_with_status_2(
     compare: Compare,
-    tiny_bundle: Path,
+    tiny_model: Path,
     sorted_images: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     damaged = tmp_path / "damaged.endocil"
-    damaged.write_bytes(tiny_bundle.read_bytes()[:-100])
+    damaged.write_bytes(tiny_model.read_bytes()[:-100])
     wrong = [
-        ((damaged, tiny_bundle, sorted_images), "damaged"),
-        ((tiny_bundle, tmp_path / "none.endocil", sorted_images), "none.endocil"),
-        ((tiny_bundle, tiny_bundle, tmp_path / "none"), "is not there"),
-        (
-            (tiny_bundle, tiny_bundle, sorted_images, "--rules", _rules(tmp_path, "nothing = 1")),
-            "unknown key 'nothing'",
-        ),
-        ((tiny_bundle, tiny_bundle, sorted_images, "-o", tiny_bundle), "is read by this command"),
-        ((tiny_bundle, tiny_bundle, sorted_images, "-o", "x", "--csv", "x"), "give two names"),
-        ((tiny_bundle, tiny_bundle, sorted_images, "-o", tmp_path), "is a folder"),
-        ((tiny_bundle, tiny_bundle, sorted_images, "--set", "data.nothing=1"), "nothing"),
+        ((damaged, tiny_model, sorted_images), "damaged"),
+        ((tiny_model, tmp_path / "none.endocil", sorted_images), "none.endocil"),
+        ((tiny_model, tiny_model, tmp_path / "none"), "is not there"),
+        ((tiny_model, tiny_model, sorted_images, "--rules", _rules(tmp_path, "nothing = 1")), "unknown key 'nothing'"),
+        ((tiny_model, tiny_model, sorted_images, "-o", tiny_model), "is read by this command"),
+        ((tiny_model, tiny_model, sorted_images, "-o", "x", "--csv", "x"), "give two names"),
+        ((tiny_model, tiny_model, sorted_images, "-o", tmp_path), "is a folder"),
+        ((tiny_model, tiny_model, sorted_images, "--set", "data.nothing=1"), "nothing"),
     ]
     for arguments, words in wrong:
         assert compare(*arguments) == 2, words
@@ -171,11 +162,11 @@ def test_whatever_goes_wrong_ends_with_status_2(
             raise failure
 
         monkeypatch.setattr("endocil.release.versions.evaluate", fails)
-        assert compare(tiny_bundle, tiny_bundle, sorted_images) == status
+        assert compare(tiny_model, tiny_model, sorted_images) == status
 
 
 def test_what_is_no_test_image_is_left_out_and_listed(
-    tiny_bundle: Path, tiny_content: ModelFile, tmp_path: Path
+    tiny_model: Path, tiny_content: ModelFile, tmp_path: Path
 ) -> None:
     known, own = tiny_content.exemplars.provenance[0].class_name, tiny_content.exemplars.pixels[0].numpy()
     new = np.random.default_rng(0).integers(0, 255, own.shape, dtype=np.uint8)
@@ -183,7 +174,7 @@ def test_what_is_no_test_image_is_left_out_and_listed(
         (tmp_path / place).mkdir(exist_ok=True)
         Image.fromarray(np.ascontiguousarray(pixels)).save(tmp_path / place / f"{pixels[0, 0, 0]}.png")
     (tmp_path / known / "broken.png").write_bytes(b"no picture")
-    found = evaluate(tiny_bundle, tiny_bundle, tmp_path)
+    found = evaluate(tiny_model, tiny_model, tmp_path)
     assert found.versions.tested.images == (f"{known}/{new[0, 0, 0]}.png",)
     assert found.inside == ((f"{known}/{own[0, 0, 0]}.png", "both"),)
     assert [image for image, _ in found.unreadable] == [f"{known}/broken.png"]
@@ -192,31 +183,25 @@ def test_what_is_no_test_image_is_left_out_and_listed(
 
 
 def test_both_heads_can_be_compared(
-    tiny_bundle: Path, worse: Path, sorted_images: Path, tiny_content: ModelFile, tmp_path: Path
+    tiny_model: Path, worse: Path, sorted_images: Path, tiny_content: ModelFile, tmp_path: Path
 ) -> None:
-    by_mean = evaluate(tiny_bundle, worse, sorted_images, head="nearest_mean")
-    assert np.array_equal(
-        by_mean.versions.old.predicted, by_mean.versions.new.predicted
-    )  # only the other differs
+    by_mean = evaluate(tiny_model, worse, sorted_images, head="nearest_mean")
+    assert np.array_equal(by_mean.versions.old.predicted, by_mean.versions.new.predicted)  # only the other differs
     without = tmp_path / "without.endocil"
     write_model_file(without, replace(tiny_content, statistics={}))
     with pytest.raises(EndocilError, match="the new version has no nearest-mean head"):
-        evaluate(tiny_bundle, without, sorted_images, head="nearest_mean")
+        evaluate(tiny_model, without, sorted_images, head="nearest_mean")
 
 
 def test_a_list_gives_groups_and_its_test_part(sorted_images: Path, tmp_path: Path) -> None:
     files = sorted(sorted_images.rglob("*.png"))[:6]
     listing = tmp_path / "list.csv"
-    lines = [
-        f"{file},{file.parent.name},p{i // 2},{'train' if i < 2 else 'test'}" for i, file in enumerate(files)
-    ]
+    lines = [f"{file},{file.parent.name},p{i // 2},{'train' if i < 2 else 'test'}" for i, file in enumerate(files)]
     listing.write_text("\n".join(["path,label,patient,split", *lines]))
     table = read_test(listing, ["data.absolute_paths=true"])
     assert len(table) == 4
     assert table.groups == ("p1", "p1", "p2", "p2")
-    listing.write_text(
-        "\n".join(["path,label,patient,split", *(line[: -len("test")] + "train" for line in lines[2:])])
-    )
+    listing.write_text("\n".join(["path,label,patient,split", *(line[: -len("test")] + "train" for line in lines[2:])]))
     with pytest.raises(EndocilError, match="no image of the part test"):
         read_test(listing, ["data.absolute_paths=true"])
 
@@ -248,13 +233,7 @@ def _record(name: str) -> dict[str, object]:
         "new": version | {"notes": []},
         "new_made_from_old": True,
         "head": "softmax",
-        "test": {
-            "name": name,
-            "images": 9,
-            "compared": 9,
-            "of_classes_the_old_version_knows": 8,
-            "groups": 3,
-        },
+        "test": {"name": name, "images": 9, "compared": 9, "of_classes_the_old_version_knows": 8, "groups": 3},
         "method": name,
         "classes": [
             {"class": name, "status": "new", "images": 5, "groups": 2}

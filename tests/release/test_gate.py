@@ -9,27 +9,23 @@ import pytest
 from endocil.errors import EndocilError
 from endocil.release.compare import Comparison, compare
 from endocil.release.gate import Check, Rules, judge, read_rules
-from endocil.release.versions import TestImages, VersionPredictions, align
+from endocil.release.versions import VersionPredictions, align
 
 ROOT = Path(__file__).parents[2]
 
 
-def _comparison(
-    lost: int = 0, gained: int = 0, n: int = 100, *, new_right: int = 40, flags: bool = True
-) -> Comparison:
+def _comparison(lost: int = 0, gained: int = 0, n: int = 100, *, new_right: int = 40, flags: bool = True) -> Comparison:
     """n images of a, of which the new version loses and gains some, n of b, which both know, 50 of a new class c."""
     truth = ["a"] * n + ["b"] * n + ["c"] * 50
     old = ["b"] * gained + ["a"] * (n - gained) + ["b"] * n + ["a"] * 50
     new = ["a"] * (n - lost) + ["b"] * lost + ["b"] * n + ["c"] * new_right + ["a"] * (50 - new_right)
-    test = TestImages(tuple(map(str, range(len(truth)))), tuple(truth), ("",) * len(truth))
+    test = (tuple(map(str, range(len(truth)))), tuple(truth), ("",) * len(truth))
     none = np.zeros(len(truth), dtype=bool) if flags else None
     said = [
-        VersionPredictions(
-            classes, np.array([classes.index(name) for name in names]), np.full(len(truth), 0.9), none, flags
-        )
+        VersionPredictions(classes, np.array([classes.index(name) for name in names]), np.full(len(truth), 0.9), none)
         for classes, names in ((("a", "b"), old), (("a", "b", "c"), new))
     ]
-    return compare(align(test, *said), resamples=200)
+    return compare(align(*test, *said), resamples=200)
 
 
 def _checks(rules: dict[str, Any], comparison: Comparison, **counts: int) -> dict[tuple[str, str], Check]:
@@ -40,23 +36,14 @@ def _checks(rules: dict[str, Any], comparison: Comparison, **counts: int) -> dic
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (
-            "[every_clas]\nx = 1",
-            "unknown key 'every_clas'; known: class, confidence, correction, every_class",
-        ),
+        ("[every_clas]\nx = 1", "unknown key 'every_clas'; known: class, confidence, correction, every_class"),
         (
             "[every_class]\nlargest_loss_of_sensitivty = 5",
             "unknown key 'largest_loss_of_sensitivty' in .every_class.; known: largest_loss_of_sensitivity",
         ),
         ('[class."polyp"]\nlargest = 5', "unknown key 'largest' in .class.polyp.; known: largest_loss_of"),
-        (
-            "[new_classes]\nlargest_loss_of_sensitivity = 5",
-            "known: refuse, smallest_sensitivity, smallest_spec",
-        ),
-        (
-            "[overall]\nlargest_loss_of_accuracy = 101",
-            "overall.largest_loss_of_accuracy: .* less than or equal to 100",
-        ),
+        ("[new_classes]\nlargest_loss_of_sensitivity = 5", "known: refuse, smallest_sensitivity, smallest_spec"),
+        ("[overall]\nlargest_loss_of_accuracy = 101", "overall.largest_loss_of_accuracy: .* less than or equal to 100"),
         ("[overall]\nlargest_loss_of_accuracy = nan", "largest_loss_of_accuracy: .* finite"),
         ('[overall]\nlargest_loss_of_accuracy = "5"', "largest_loss_of_accuracy: .* valid number, got '5'"),
         ("[overall]\nlargest_loss_of_accuracy = true", "largest_loss_of_accuracy: .* valid number"),
@@ -92,8 +79,7 @@ def test_no_loss_is_harmless_only_where_enough_images_show_it() -> None:
     few = _checks(rules, _comparison(n=40))["largest_loss_of_sensitivity", "a"]
     assert not few.passed
     assert few.explanation == (
-        "0.0 (-8.8 to 8.8) on 40 images: not shown to be at most 5; "
-        "about 73 images with the same result would show it"
+        "0.0 (-8.8 to 8.8) on 40 images: not shown to be at most 5; about 73 images with the same result would show it"
     )
     assert _checks(rules, _comparison(n=100))["largest_loss_of_sensitivity", "a"].passed
     lenient = {"refuse": "if_shown_harmful", **rules}
@@ -109,9 +95,7 @@ def test_no_loss_is_harmless_only_where_enough_images_show_it() -> None:
         (40, False, True, "shown to be above 15"),
     ],
 )
-def test_the_two_kinds_differ_where_nothing_is_shown(
-    lost: int, harmless: bool, harmful: bool, said: str
-) -> None:
+def test_the_two_kinds_differ_where_nothing_is_shown(lost: int, harmless: bool, harmful: bool, said: str) -> None:
     comparison = _comparison(lost)
     for kind, passed in (("unless_shown_harmless", harmless), ("if_shown_harmful", not harmful)):
         rules = {"every_class": {"largest_loss_of_sensitivity": 15, "refuse": kind}}
@@ -148,9 +132,7 @@ def test_new_classes_must_be_known_well_enough() -> None:
 def test_rules_about_strange_classes_are_refused() -> None:
     with pytest.raises(EndocilError, match="the class 'q', which neither version knows; known: a, b, c"):
         _checks({"class": {"q": {"smallest_sensitivity": 5}}}, _comparison())
-    with pytest.raises(
-        EndocilError, match="largest_loss_of_sensitivity of 'c', which the old version does not know"
-    ):
+    with pytest.raises(EndocilError, match="largest_loss_of_sensitivity of 'c', which the old version does not know"):
         _checks({"class": {"c": {"largest_loss_of_sensitivity": 5}}}, _comparison())
 
 
@@ -160,7 +142,7 @@ def test_bonferroni_widens_by_the_number_of_classes() -> None:
         _checks({"correction": correction, **rules}, _comparison(5)) for correction in ("none", "bonferroni")
     )
     one, two = plain["largest_loss_of_sensitivity", "a"], corrected["largest_loss_of_sensitivity", "a"]
-    assert (one.level, two.level) == (pytest.approx(0.95), pytest.approx(0.975))
+    assert (one.level, two.level) == pytest.approx((0.95, 0.975))
     assert one.interval is not None
     assert two.interval is not None
     assert two.interval[1] > one.interval[1]
@@ -188,10 +170,7 @@ def test_a_version_without_flags_has_shown_nothing() -> None:
     for kind, passed in (("unless_shown_harmless", False), ("if_shown_harmful", True)):
         rules = {"overall": {"largest_share_of_flags": 10, "refuse": kind}}
         check = _checks(rules, comparison)["largest_share_of_flags", ""]
-        assert (check.passed, check.explanation) == (
-            passed,
-            "the new version has no such flag, so nothing is shown",
-        )
+        assert (check.passed, check.explanation) == (passed, "the new version has no such flag, so nothing is shown")
 
 
 def test_images_that_are_no_test_refuse_unless_they_may_be_left_out() -> None:

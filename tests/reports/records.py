@@ -42,9 +42,7 @@ def predictions_of(seed: int = 0, sizes: Sequence[int] = SIZES) -> list[Predicti
         labels = np.repeat(np.arange(seen), 10)
         scores = random.normal(size=(len(labels), seen)) + (3 - task) * np.eye(seen)[labels]
         images = tuple(f"{i}.jpg" for i in range(len(labels)))
-        found.append(
-            Predictions(images, labels, CLASSES[:seen], scores.astype(np.float32), None, ("",) * len(labels))
-        )
+        found.append(Predictions(images, labels, CLASSES[:seen], scores.astype(np.float32), None, ("",) * len(labels)))
     return found
 
 
@@ -52,26 +50,23 @@ def events_of(sizes: Sequence[int] = SIZES, *, level: float = 1.0) -> list[dict[
     """Epoch e of task t has the gradient level x (10 t + e + 1); class c has the loss level x (c + 1) / (e + 1)."""
     events: list[dict[str, Any]] = []
     for task, seen in enumerate(np.cumsum(sizes).tolist()):
-        events.append({"event": "task", "task": task, "exemplars": 3 * (seen - sizes[task])})
+        new = [f"class {label}" for label in range(seen - sizes[task], seen)]
+        events.append({"event": "task", "task": task, "classes": new, "exemplars": 3 * (seen - sizes[task])})
         for epoch in range(EPOCHS):
             losses = [level * (c + 1) / (epoch + 1) for c in range(seen)]
             events.append(
                 {
-                    "event": "epoch", "task": task, "phase": "train", "epoch": epoch,
-                    "learning_rate": 0.1 if epoch < 2 else 0.01, "per_class": {"classification": losses},
+                    "event": "epoch", "task": task, "phase": "train", "epoch": epoch, "epochs": EPOCHS,
+                    "losses": {}, "learning_rate": 0.1 if epoch < 2 else 0.01, "per_class": {"classification": losses},
                     "classifier_gradient": level * (10 * task + epoch + 1), "gamma": task / 2,
                     "weight_norms": [float(c + 1) for c in range(seen)], "seconds": 2.0,
                 }
             )  # fmt: skip
-        events.append(
-            {"event": "learned", "task": task, "parameters": 10**6 * (task + 1), "peak_megabytes": 50.0}
-        )
+        events.append({"event": "learned", "task": task, "parameters": 10**6 * (task + 1), "peak_megabytes": 50.0})
     return events
 
 
-def write_run(
-    folder: Path, settings: Mapping[str, Any] | None = None, *, level: float = 1.0, **options: Any
-) -> Path:
+def write_run(folder: Path, settings: Mapping[str, Any] | None = None, *, level: float = 1.0, **options: Any) -> Path:
     """A finished run with invented results."""
     settings = settings or settings_of()
     sizes = options.get("sizes", SIZES)
@@ -102,9 +97,6 @@ def keep_features(folder: Path, counts: Sequence[int] = (30, 24), d: int = 6) ->
     (folder / "weights").mkdir()
     kept = {"features": features, "labels": labels, "rows": torch.arange(len(labels))}
     save_file(kept, folder / "features" / "task-0.safetensors")
-    weights = {
-        "classifier.weight": torch.eye(d)[: len(counts)].clone(),
-        "classifier.bias": torch.zeros(len(counts)),
-    }
+    weights = {"classifier.weight": torch.eye(d)[: len(counts)].clone(), "classifier.bias": torch.zeros(len(counts))}
     save_file(weights, folder / "weights" / "task-0.safetensors")
     return folder

@@ -5,21 +5,10 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from endocil.html.charts import (
-    Axis,
-    Series,
-    end_axis,
-    interval_chart,
-    line_chart,
-    linear_axis,
-    log_axis,
-    sample,
-)
+from endocil.html.charts import Axis, Series, end_axis, interval_chart, line_chart, linear_axis, log_axis, sample
 
 
-@pytest.mark.parametrize(
-    ("top", "high"), [(0.0, 1.0), (0.37, 0.4), (1.0, 1.0), (2.3, 2.5), (97.0, 100.0), (150, 150)]
-)
+@pytest.mark.parametrize(("top", "high"), [(0.0, 1.0), (0.37, 0.4), (1.0, 1.0), (2.3, 2.5), (97.0, 100.0), (150, 150)])
 def test_a_linear_axis_ends_at_a_round_number_above_all_values(top: float, high: float) -> None:
     axis = linear_axis("loss", [0.0, top])
     assert axis.low == 0.0

@@ -13,18 +13,10 @@ from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 from records import keep_features, settings_of, write_run
 
-from endocil.reports.figures import embedding
-from endocil.reports.figures.catalogue import KINDS, Kind
+from endocil.reports.figures import fixed_features
+from endocil.reports.figures.kinds import KINDS, Kind
 from endocil.reports.figures.material import Material
-from endocil.reports.figures.style import (
-    fit,
-    headline,
-    legend_below,
-    lines_of,
-    new_figure,
-    small_multiples,
-    styled,
-)
+from endocil.reports.figures.style import fit, headline, legend_below, lines_of, new_figure, small_multiples, styled
 from endocil.runs.records import RunRecord, read_run
 
 DPI = 90
@@ -44,9 +36,7 @@ def pictures(run: RunRecord) -> dict[str, list[np.ndarray]]:
 def with_exemplars(folder: Path) -> Path:
     (folder / "memory").mkdir()
     name = read_run(folder).metrics["classes"][0]
-    (folder / "memory" / "task-2.csv").write_text(
-        f"image,class,order,task,group,source\na.jpg,{name},0,0,,\n"
-    )
+    (folder / "memory" / "task-2.csv").write_text(f"image,class,order,task,group,source\na.jpg,{name},0,0,,\n")
     return folder
 
 
@@ -81,7 +71,7 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Material:
 @pytest.fixture
 def _no_umap(monkeypatch: pytest.MonkeyPatch) -> None:
     """UMAP compiles for long, and where its points lie moves no text."""
-    monkeypatch.setattr(embedding, "umap", lambda features, n: features[:, :n].astype(np.float64))
+    monkeypatch.setattr(fixed_features, "umap", lambda features, n: features[:, :n].astype(np.float64))
 
 
 @pytest.fixture
@@ -106,9 +96,8 @@ def texts_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Figure], list[tuple[s
 
 def cut(figure: Figure, texts: list[tuple[str, Bbox]]) -> list[str]:
     sheet = figure.bbox
-    return [
-        text for text, box in texts if (box.min < sheet.min - 0.5).any() or (box.max > sheet.max + 0.5).any()
-    ]
+    low, high = np.asarray(sheet.min) - 0.5, np.asarray(sheet.max) + 0.5
+    return [text for text, box in texts if (box.min < low).any() or (box.max > high).any()]
 
 
 def overlapping(texts: list[tuple[str, Bbox]]) -> list[tuple[str, str]]:
@@ -125,10 +114,7 @@ def overlapping(texts: list[tuple[str, Bbox]]) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 @pytest.mark.parametrize("words", ["short", "long"])
 def test_every_text_is_whole_and_alone(
-    kind: Kind,
-    words: str,
-    request: pytest.FixtureRequest,
-    texts_of: Callable[[Figure], list[tuple[str, Bbox]]],
+    kind: Kind, words: str, request: pytest.FixtureRequest, texts_of: Callable[[Figure], list[tuple[str, Bbox]]]
 ) -> None:
     material = request.getfixturevalue(words)
     with styled():
@@ -142,9 +128,7 @@ def test_every_text_is_whole_and_alone(
             assert overlapping(texts) == []
 
 
-def test_the_check_sees_what_is_cut_and_what_overlaps(
-    texts_of: Callable[[Figure], list[tuple[str, Bbox]]],
-) -> None:
+def test_the_check_sees_what_is_cut_and_what_overlaps(texts_of: Callable[[Figure], list[tuple[str, Bbox]]]) -> None:
     with styled():
         figure, axes = small_multiples(2, width=1.8, height=1.5)
         for axis in axes:

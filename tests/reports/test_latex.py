@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from endocil.io.tables import Column, Spread, Table
+from endocil.io.text_tables import Column, Spread, Table
 from endocil.reports.latex import escaped, latex
 
 TABLE = Table(

@@ -9,13 +9,7 @@ from typing import Any
 import pytest
 
 from endocil.errors import EndocilError
-from endocil.reports.ledger import (
-    AlreadyInLedgerError,
-    add_to_ledger,
-    find_in_ledger,
-    ledger_name,
-    read_ledger,
-)
+from endocil.reports.ledger import AlreadyInLedgerError, add_to_ledger, find_in_ledger, ledger_name, read_ledger
 from endocil.runs.experiments import digest
 from endocil.runs.records import read_run
 
@@ -28,9 +22,7 @@ def ledger(tmp_path: Path) -> Path:
     return tmp_path / "results"
 
 
-def test_the_file_is_named_after_data_method_components_buffer_seed_and_digest(
-    make_run: MakeRun, ledger: Path
-) -> None:
+def test_the_file_is_named_after_data_method_components_buffer_seed_and_digest(make_run: MakeRun, ledger: Path) -> None:
     names = [
         add_to_ledger(make_run("endocil", seed=2), ledger).name,
         add_to_ledger(make_run("finetune"), ledger).name,
@@ -62,22 +54,32 @@ def test_an_entry_holds_settings_metrics_environment_counts_and_time(make_run: M
     assert stored["images"]["barretts"] == {"test": 20, "train": 80}
     assert stored["exemplars"] == 420
     assert stored["metrics"]["softmax"]["confusion"] == run.metrics["softmax"]["confusion"]
-    assert stored["metrics"]["softmax"]["acc_last"] == pytest.approx(
-        run.metrics["softmax"]["acc_last"], abs=1e-6
-    )
+    assert stored["metrics"]["softmax"]["acc_last"] == pytest.approx(run.metrics["softmax"]["acc_last"], abs=1e-6)
     assert stored["metrics"]["softmax"]["per_class"]["polyps"]["images"] == 41
-    assert stored["metrics"]["nearest_mean"]["af"] == pytest.approx(
-        run.metrics["nearest_mean"]["af"], abs=1e-6
-    )
+    assert stored["metrics"]["nearest_mean"]["af"] == pytest.approx(run.metrics["nearest_mean"]["af"], abs=1e-6)
     assert stored["seconds_per_epoch"] == 1.5
     assert stored["seconds"] == 45.0
     assert stored["parameters"] == 11184720
     assert stored["peak_megabytes"] == 704
 
 
-def test_an_entry_is_small_and_holds_no_image_no_prediction_and_no_path(
-    make_run: MakeRun, ledger: Path
-) -> None:
+def test_an_entry_keeps_the_leaks_and_what_the_method_measured_after_each_task(make_run: MakeRun, ledger: Path) -> None:
+    folder = make_run("wa")
+    (folder / "leaks.json").write_text(
+        json.dumps({"test_images": 462, "near_in_train": 0.1875, "group_in_train": None})
+    )
+    add_to_ledger(folder, ledger)
+    old = add_to_ledger(make_run("icarl"), ledger)
+    stored = json.loads(old.read_text())
+    del stored["leaks"], stored["measured"]  # an entry of an earlier version
+    old.write_text(json.dumps(stored))
+    earlier, entry = read_ledger(ledger)
+    assert entry.leaks["near_in_train"] == 0.1875
+    assert entry.measured == {"alignment": [None, 1.1, 1.2, 1.3, 1.4]}
+    assert (earlier.leaks, earlier.measured) == ({}, {})
+
+
+def test_an_entry_is_small_and_holds_no_image_no_prediction_and_no_path(make_run: MakeRun, ledger: Path) -> None:
     text = add_to_ledger(make_run("endocil"), ledger).read_text()
     assert len(text) < 30_000
     assert ".jpg" not in text
@@ -91,9 +93,7 @@ def test_lists_of_numbers_stand_on_one_line_each(make_run: MakeRun, ledger: Path
     assert '"task_sizes": [4, 3, 3, 2, 2]' in text
 
 
-def test_names_with_brackets_are_stored_as_they_are(
-    make_run: MakeRun, make_metrics: Any, ledger: Path
-) -> None:
+def test_names_with_brackets_are_stored_as_they_are(make_run: MakeRun, make_metrics: Any, ledger: Path) -> None:
     names = ["[ a ]", "[\n b ]", "{c}", 'd"', "e"]
     folder = make_run("icarl", metrics=make_metrics("icarl", classes=names, sizes=(3, 2)))
     assert json.loads(add_to_ledger(folder, ledger).read_text())["metrics"]["classes"] == names

@@ -2,22 +2,25 @@
 
 import json
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.container import ErrorbarContainer
 
 from endocil.cli.ledger import plot
 from endocil.errors import EndocilError
-from endocil.io.tables import DASH, Column, Spread, Table
-from endocil.reports.figures.ledger import ledger_figure, write_ledger_plot
-from endocil.reports.ledger import add_to_ledger, insert_tables, read_ledger
+from endocil.io.text_tables import DASH, Column, Spread, Table
+from endocil.reports.figures.ledger_plot import ledger_figure, write_ledger_plot
+from endocil.reports.ledger import add_to_ledger, insert_texts, read_ledger
 from endocil.reports.ledger_tables import ablation_table, costs_table, ledger_table
 
 MakeRun = Callable[..., Path]
 TABLE = Table("", (Column("method", "Method"), Column("acc", "Acc", True, "max")), (("icarl", Spread(50.0)),))
-OTHER = Table("", (Column("method", "Method"),), (("endocil",),))
+TEXTS = {"one": TABLE.markdown(), "two": "endocil\n"}
 
 
 @pytest.fixture
@@ -36,9 +39,7 @@ def test_the_ledger_table_groups_over_seeds(make_run: MakeRun, ledger: Path) -> 
         ("JointTrain", 1, None, 2),
     ]
     assert set(table.sections) == {"test-kvasir: 64 px, width 16, 6 epochs per task"}
-    values = [
-        entry.metrics["softmax"]["acc_last"] for entry in read_ledger(ledger) if "-icarl-" in entry.file.name
-    ]
+    values = [entry.metrics["softmax"]["acc_last"] for entry in read_ledger(ledger) if "-icarl-" in entry.file.name]
     assert table.rows[1][4] == Spread(statistics.fmean(values), statistics.stdev(values))
     assert table.rows[2][6:] == (None, None, None)
 
@@ -61,9 +62,7 @@ def test_the_ledger_table_goes_data_set_by_data_set(make_run: MakeRun, ledger: P
 def test_the_costs_table_has_both_heads_and_what_was_measured(make_run: MakeRun, ledger: Path) -> None:
     for method in ("finetune", "icarl"):
         add_to_ledger(make_run(method), ledger)
-    unmeasured = add_to_ledger(
-        make_run("icarl", 1), ledger
-    )  # an entry of a version that did not measure memory
+    unmeasured = add_to_ledger(make_run("icarl", 1), ledger)  # an entry of a version that did not measure memory
     stored = json.loads(unmeasured.read_text())
     unmeasured.write_text(json.dumps({**stored, "peak_megabytes": None, "seconds_per_epoch": 9.0}))
     rows = costs_table(read_ledger(ledger)).rows
@@ -79,9 +78,7 @@ def test_the_costs_table_has_both_heads_and_what_was_measured(make_run: MakeRun,
     assert rows[2][7] == Spread(entry.metrics["nearest_mean"]["af"])
 
 
-def test_a_best_value_is_marked_only_among_experiments_with_the_same_seeds(
-    make_run: MakeRun, ledger: Path
-) -> None:
+def test_a_best_value_is_marked_only_among_experiments_with_the_same_seeds(make_run: MakeRun, ledger: Path) -> None:
     for method, seeds in {"icarl": (0, 1), "endocil": (0,)}.items():
         for seed in seeds:
             add_to_ledger(make_run(method, seed), ledger)
@@ -91,7 +88,7 @@ def test_a_best_value_is_marked_only_among_experiments_with_the_same_seeds(
 
 
 def test_entries_of_before_and_after_a_new_option_are_one_experiment(make_run: MakeRun, ledger: Path) -> None:
-    def complete(settings: dict) -> dict:
+    def complete(settings: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**settings, "method": {"sooner": False, **settings["method"]}}
 
     add_to_ledger(make_run("icarl", 0), ledger)
@@ -99,9 +96,7 @@ def test_entries_of_before_and_after_a_new_option_are_one_experiment(make_run: M
     assert [row[3] for row in ledger_table(read_ledger(ledger, complete=complete)).rows] == [2]
 
 
-def test_only_runs_with_the_same_images_training_and_buffer_are_ranked(
-    make_run: MakeRun, ledger: Path
-) -> None:
+def test_only_runs_with_the_same_images_training_and_buffer_are_ranked(make_run: MakeRun, ledger: Path) -> None:
     for n in (30, 50):
         for method in ("icarl", "endocil"):
             add_to_ledger(make_run(method, memory__per_class=n), ledger)
@@ -168,7 +163,7 @@ def _document(tmp_path: Path, text: str) -> Path:
 
 def test_tables_are_inserted_between_their_markers_and_nowhere_else(tmp_path: Path) -> None:
     file = _document(tmp_path, "# Ä\r\n<!-- ledger:one -->old<!-- /ledger -->\r\nend <!-- a comment -->\n")
-    assert insert_tables(file, {"one": TABLE, "two": OTHER}) is True
+    assert insert_texts(file, TEXTS) is True
     assert file.read_bytes().decode() == (
         "# Ä\r\n<!-- ledger:one -->\n\n| Method | Acc |\n|:---|---:|\n| icarl | 50.00 |\n\n<!-- /ledger -->\r\n"
         "end <!-- a comment -->\n"
@@ -177,19 +172,19 @@ def test_tables_are_inserted_between_their_markers_and_nowhere_else(tmp_path: Pa
 
 def test_inserting_again_changes_nothing(tmp_path: Path) -> None:
     file = _document(tmp_path, "<!-- ledger:one --><!-- /ledger -->\n<!-- ledger:two --><!-- /ledger -->\n")
-    insert_tables(file, {"one": TABLE, "two": OTHER})
+    insert_texts(file, TEXTS)
     before = file.read_bytes()
-    assert insert_tables(file, {"one": TABLE, "two": OTHER}) is False
+    assert insert_texts(file, TEXTS) is False
     assert file.read_bytes() == before
 
 
 def test_check_tells_of_an_outdated_table_and_leaves_the_file(tmp_path: Path) -> None:
     file = _document(tmp_path, "<!-- ledger:one -->\nold\n<!-- /ledger -->\n")
     before = file.read_bytes()
-    assert insert_tables(file, {"one": TABLE}, check=True) is True
+    assert insert_texts(file, TEXTS, check=True) is True
     assert file.read_bytes() == before
-    insert_tables(file, {"one": TABLE})
-    assert insert_tables(file, {"one": TABLE}, check=True) is False
+    insert_texts(file, TEXTS)
+    assert insert_texts(file, TEXTS, check=True) is False
 
 
 @pytest.mark.parametrize(
@@ -204,13 +199,13 @@ def test_check_tells_of_an_outdated_table_and_leaves_the_file(tmp_path: Path) ->
 def test_a_document_with_wrong_markers_is_refused(tmp_path: Path, text: str, message: str) -> None:
     file = _document(tmp_path, text)
     with pytest.raises(EndocilError, match=message):
-        insert_tables(file, {"one": TABLE, "two": OTHER})
+        insert_texts(file, TEXTS)
     assert file.read_text() == text
 
 
 def test_a_missing_document_is_named(tmp_path: Path) -> None:
     with pytest.raises(EndocilError, match=r"cannot read .*gone\.md"):
-        insert_tables(tmp_path / "gone.md", {"one": TABLE})
+        insert_texts(tmp_path / "gone.md", TEXTS)
 
 
 def test_the_plot_has_a_panel_for_each_data_set_and_the_same_bytes_each_time(
@@ -226,8 +221,9 @@ def test_the_plot_has_a_panel_for_each_data_set_and_the_same_bytes_each_time(
     shown = [label.get_text() for label in axis.get_yticklabels()]
     assert shown == ["Finetune", "iCaRL", "JointTrain (all classes at once)"]
     values = [entry.metrics["softmax"]["acc_last"] for entry in entries if "finetune" in entry.file.name]
-    middle = axis.containers[0].lines[0].get_xdata()
-    assert middle.tolist() == pytest.approx([statistics.fmean(values)])
+    bars = axis.containers[0]
+    assert isinstance(bars, ErrorbarContainer)
+    assert np.asarray(bars.lines[0].get_xdata()).tolist() == pytest.approx([statistics.fmean(values)])
     for suffix in (".svg", ".png"):
         files = [tmp_path / f"{name}{suffix}" for name in ("one", "other")]
         for file in files:

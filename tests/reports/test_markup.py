@@ -14,13 +14,14 @@ DASH = "\N{EN DASH}"
 AUDIT: dict[str, Any] = {
     "title": "<b>",
     "disclaimer": "",
-    "navigation": [],
     "lines": [],
-    "notes": ['<i>"', "not UTF-8: \udcff"],
+    "record": {"notes": ['<i>"', "not UTF-8: \udcff"], "rule": "", "near": {"groups": 0}},
     "leaks": None,
-    "split": None,
-    "classes": {"conflicts": None, "warning": "", "pairs": {"text": "", "pairs": []}},
-    "groups": {"rule": "", "text": "", "table": None, "sheet": []},
+    "split_pairs": None,
+    "conflicts": None,
+    "class_pairs": {"text": "", "pairs": []},
+    "group_table": None,
+    "groups": [],
     "exact": None,
     "counts": {"caption": "", "kind": "", "view": "", "when": "", "head": [], "rows": []},
     "sources": [],
@@ -36,8 +37,10 @@ def test_values_are_escaped_by_the_template_and_odd_bytes_can_be_written() -> No
 
 
 def test_a_value_that_is_missing_is_an_error_and_not_a_gap() -> None:
-    with pytest.raises(UndefinedError):
-        render_page("endocil.audit", **{key: value for key, value in AUDIT.items() if key != "notes"})
+    with pytest.raises(UndefinedError, match="'lines' is undefined"):
+        render_page("endocil.audit", **{key: value for key, value in AUDIT.items() if key != "lines"})
+    with pytest.raises(UndefinedError, match="no attribute 'notes'"):
+        render_page("endocil.audit", **AUDIT | {"record": {"rule": "", "near": {"groups": 0}}})
 
 
 def test_a_page_without_a_script_allows_none() -> None:
@@ -57,14 +60,9 @@ def test_style_and_script_cannot_end_their_element() -> None:
 
 
 def test_names_of_metrics_have_their_end_below_the_line_and_other_texts_stay() -> None:
-    assert subscripted("<Acc_last> of my_class", ["Acc_last"]) == "&lt;Acc<sub>last</sub>&gt; of my_class"
+    assert subscripted("<Acc_last> of my_class") == "&lt;Acc<sub>last</sub>&gt; of my_class"
     assert code("as `af` <") == "as <code>af</code> &lt;"
 
 
 def test_no_number_is_a_dash_and_nothing_has_no_minus() -> None:
-    assert [number(None), number(float("nan")), number(-0.001), number(1234.56)] == [
-        DASH,
-        DASH,
-        "0.0",
-        "1,234.6",
-    ]
+    assert [number(None), number(float("nan")), number(-0.001), number(1234.56)] == [DASH, DASH, "0.0", "1,234.6"]

@@ -10,10 +10,11 @@ from typer.testing import CliRunner
 import endocil
 from endocil.cli.main import _application
 from endocil.errors import EndocilError
+from endocil.io.text_tables import Spread
 from endocil.reports import publish as writing
-from endocil.reports.averages import class_table
-from endocil.reports.figures import catalogue
+from endocil.reports.figures import kinds
 from endocil.reports.publish import publish
+from endocil.reports.tables import class_table
 from endocil.runs.experiments import digest, groups
 from endocil.runs.records import read_run
 
@@ -37,33 +38,23 @@ def command(*words: object) -> tuple[int, str]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()
-    }
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
 def test_tables_figures_page_and_index_are_there_and_nothing_else(
     runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogue, "NAMES", ("accuracy", "gallery"))
+    monkeypatch.setattr(kinds, "NAMES", ("accuracy", "gallery"))
     status, said = command(*runs, "-o", tmp_path / "out")
     assert status == 0, said
     found = set(contents(tmp_path / "out"))
     tables = ("results", "results-nearest-mean", "sources", "sources-nearest-mean", "classes", "versus")
     assert {f"tables/{name}.{form}" for name in tables for form in FORMS} <= found
-    assert {
-        "figures/accuracy.png",
-        "figures/accuracy.pdf",
-        "report.html",
-        "index.md",
-        "publish.json",
-    } <= found
+    assert {"figures/accuracy.png", "figures/accuracy.pdf", "report.html", "index.md", "publish.json"} <= found
     record = json.loads((tmp_path / "out" / "publish.json").read_text())
     assert set(record["files"]) == found - {"publish.json"}
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
-    assert (
-        "first exemplars of each class: images of patients; 'endocil figures --only gallery' draws it" in said
-    )
+    assert "first exemplars of each class: images of patients; 'endocil figures --only gallery' draws it" in said
 
 
 def test_the_index_names_every_file_and_every_run(runs: list[Path], tmp_path: Path) -> None:
@@ -91,8 +82,11 @@ def test_a_table_of_classes_has_the_recalls_of_the_metrics(runs: list[Path]) -> 
         if None in own:  # no test image of so small a class
             assert cell is None
         else:
+            assert isinstance(cell, Spread)
             assert cell.mean == pytest.approx(sum(own) / 2)
-    assert table.rows[1][-1].mean == pytest.approx(metrics[2]["balanced_last"])
+    last = table.rows[1][-1]
+    assert isinstance(last, Spread)
+    assert last.mean == pytest.approx(metrics[2]["balanced_last"])
 
 
 def test_a_published_folder_is_replaced_and_others_are_left_alone(runs: list[Path], tmp_path: Path) -> None:
@@ -135,16 +129,7 @@ def test_a_failure_leaves_what_was_there_and_no_more(
 def test_runs_go_into_the_ledger_and_its_tables_into_the_readme(runs: list[Path], tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("# Mine\n\n<!-- ledger:runs -->\n<!-- /ledger -->\n")
-    words = (
-        *runs,
-        "-o",
-        tmp_path / "out",
-        "--no-figures",
-        "--ledger",
-        tmp_path / "ledger",
-        "--insert",
-        readme,
-    )
+    words = (*runs, "-o", tmp_path / "out", "--no-figures", "--ledger", tmp_path / "ledger", "--insert", readme)
     for _ in range(2):  # the second time adds nothing
         status, said = command(*words)
         assert status == 0, said
@@ -153,13 +138,11 @@ def test_runs_go_into_the_ledger_and_its_tables_into_the_readme(runs: list[Path]
     assert "already in the ledger" in said
 
 
-def test_what_the_ledger_would_refuse_is_refused_before_anything_is_written(
-    runs: list[Path], tmp_path: Path
-) -> None:
+def test_what_the_ledger_would_refuse_is_refused_before_anything_is_written(runs: list[Path], tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text("no place\n")
     given = (*runs, "-o", tmp_path / "out", "--no-figures", "--insert", readme)
-    assert command(*given) == (1, "--insert writes the tables of a ledger; name it with --ledger")
+    assert command(*given) == (1, "--insert writes the tables of a ledger; give it with --ledger")
     for ledger in ("new", "there"):
         if ledger == "there":
             (tmp_path / ledger).mkdir()

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reports.conftest import CLASSES, TASK_SIZES, _predictions
+from made_runs import CLASSES, TASK_SIZES, _predictions
 
 from endocil.metrics.metrics import summarise
 from endocil.model.predictions import write_predictions
@@ -43,9 +43,7 @@ def test_those_without_a_significant_difference_are_not_called_beaten() -> None:
 
 def test_where_nothing_is_significant_nobody_is_called_beaten() -> None:
     found = _ranking(("one", "acc_last", -1.0, 0.4), ("other", "acc_last", -9.0, 0.2))
-    assert significant_leads(found) == (
-        "The lead of best in accuracy over the other methods is not significant."
-    )
+    assert significant_leads(found) == ("The lead of best in accuracy over the other methods is not significant.")
 
 
 def _lead(interval: tuple[float, float], adjusted: float, make_run: MakeRun, make_metrics: Any) -> str:
@@ -59,9 +57,7 @@ def _lead(interval: tuple[float, float], adjusted: float, make_run: MakeRun, mak
     rest = [Versus(Group("icarl", ()), "af", "softmax", 0.0, (-1.0, 1.0), 1.0, False, 1.0)] * 59
     nothing: Any = None
     sentences = findings(groups(runs), Ranking(nothing, Group("endocil", ()), (one, *rest)))
-    return next(sentence for sentence in sentences if "points ahead" in sentence).replace(
-        "\N{NO-BREAK SPACE}", " "
-    )
+    return next(sentence for sentence in sentences if "points ahead" in sentence).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def test_an_interval_without_0_and_a_verdict_of_no_significance_do_not_contradict_each_other(
@@ -138,10 +134,7 @@ def test_without_predictions_nothing_is_claimed(make_run: MakeRun) -> None:
 
 
 def test_runs_with_different_budgets_are_not_ranked(make_run: MakeRun) -> None:
-    runs = [
-        read_run(_run(make_run, "icarl", train__epochs=4)),
-        read_run(_run(make_run, "endocil", train__epochs=8)),
-    ]
+    runs = [read_run(_run(make_run, "icarl", train__epochs=4)), read_run(_run(make_run, "endocil", train__epochs=8))]
     assert ranking(comparable_or_none(runs)) is None
     sentences = findings(groups(runs), None)
     assert "The runs differ in their budget (epochs), so the methods are not ranked." in sentences

@@ -66,9 +66,7 @@ def test_pictures_are_shown_where_the_run_or_the_command_says_so(learned: Path, 
         settings.write_text(as_it_was, "utf-8")
 
 
-def test_images_that_are_gone_are_told_and_stop_only_who_asked_for_them(
-    make_run: MakeRun, tmp_path: Path
-) -> None:
+def test_images_that_are_gone_are_told_and_stop_only_who_asked_for_them(make_run: MakeRun, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     run = make_run("endocil", run__gallery=True)
     assert f"no exemplars of {run.name}: " in _report(run, "-o", page)

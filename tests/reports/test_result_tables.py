@@ -7,8 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from present import present
 
-from endocil.io.tables import DASH, Column, Spread, Table, spread
+from endocil.io.text_tables import DASH, Column, Spread, Table, spread
 from endocil.reports.tables import comparison
 from endocil.runs.records import read_run
 
@@ -22,8 +23,9 @@ def test_one_seed_has_a_mean_and_no_deviation() -> None:
 
 
 def test_several_seeds_have_the_sample_standard_deviation() -> None:
-    value = spread([70.0, 72.0, 77.0])
-    assert value == Spread(73.0, pytest.approx(statistics.stdev([70.0, 72.0, 77.0])))
+    value = present(spread([70.0, 72.0, 77.0]))
+    assert (value.mean, value.interval) == (73.0, None)
+    assert value.deviation == pytest.approx(statistics.stdev([70.0, 72.0, 77.0]))
     assert str(value) == "73.00 ± 3.61"
 
 
@@ -38,17 +40,13 @@ def test_a_tiny_negative_mean_is_not_shown_as_minus_zero() -> None:
 
 
 def test_comparison_has_one_row_per_experiment_and_the_five_metrics(make_run: MakeRun) -> None:
-    runs = [
-        read_run(make_run(method, seed)) for method in ("joint", "finetune", "endocil") for seed in (0, 1)
-    ]
+    runs = [read_run(make_run(method, seed)) for method in ("joint", "finetune", "endocil") for seed in (0, 1)]
     table = comparison(runs)
     assert [column.title for column in table.columns] == [
         "Method", "Seeds", "Acc_last", "F1_last", "Acc_avg", "F1_avg", "AF",
     ]  # fmt: skip
     assert [row[:2] for row in table.rows] == [("Finetune", 2), ("EndoCIL", 2), ("JointTrain", 2)]
-    values = [
-        run.metrics["softmax"]["acc_last"] for run in runs if run.settings["method"]["name"] == "endocil"
-    ]
+    values = [run.metrics["softmax"]["acc_last"] for run in runs if run.settings["method"]["name"] == "endocil"]
     assert table.rows[1][2] == spread(values)
 
 
@@ -84,9 +82,7 @@ def test_an_upper_bound_takes_no_part_and_one_row_alone_wins_nothing() -> None:
 
 
 def test_rows_are_ranked_within_their_ranking_only() -> None:
-    rows = tuple(
-        (name, Spread(value), None) for name, value in (("a", 1.0), ("b", 2.0), ("c", 9.0), ("d", 8.0))
-    )
+    rows = tuple((name, Spread(value), None) for name, value in (("a", 1.0), ("b", 2.0), ("c", 9.0), ("d", 8.0)))
     assert Table("", COLUMNS, rows, ("x", "x", "y", "y")).marked() == {(1, 1), (2, 1)}
 
 
@@ -134,9 +130,7 @@ def test_sections_are_named_once_above_their_rows() -> None:
 
 def test_budgets_that_differ_are_columns_and_are_not_ranked_unless_asked_to(make_run: MakeRun) -> None:
     runs = [
-        read_run(
-            make_run("finetune", train__epochs=4, memory__per_class=5)
-        ),  # keeps no exemplars: 5 means nothing
+        read_run(make_run("finetune", train__epochs=4, memory__per_class=5)),  # keeps no exemplars: 5 means nothing
         read_run(make_run("icarl", train__epochs=4)),
         read_run(make_run("endocil", train__epochs=8)),
         read_run(make_run("joint", train__epochs=8)),
@@ -154,11 +148,7 @@ def test_budgets_that_differ_are_columns_and_are_not_ranked_unless_asked_to(make
 
 @pytest.mark.parametrize(
     ("change", "title"),
-    [
-        ({"data__size": 32}, "Pixels"),
-        ({"network__width": 8}, "Width"),
-        ({"memory__per_class": 50}, "Exemplars"),
-    ],
+    [({"data__size": 32}, "Pixels"), ({"network__width": 8}, "Width"), ({"memory__per_class": 50}, "Exemplars")],
 )
 def test_every_item_of_the_budget_is_compared(make_run: MakeRun, change: dict[str, int], title: str) -> None:
     table = comparison([read_run(make_run("icarl")), read_run(make_run("endocil", **change))])

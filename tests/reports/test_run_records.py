@@ -61,7 +61,7 @@ def test_metrics_of_fewer_tasks_than_the_run_has_are_not_finished(make_run: Make
         ("environment.json", "{", "is not JSON"),
         ("environment.json", "[]", "expected a JSON object, got list"),
         ("metrics.json", "{}", "lacks 'softmax'"),
-        ("events.jsonl", '{"event": "epoch"}\n{"ev', "line 2 is not JSON"),
+        ("events.jsonl", '{"event": "end"}\n{"ev', "line 2 is not JSON"),
     ],
 )
 def test_a_damaged_file_is_named(make_run: MakeRun, file: str, content: str, message: str) -> None:

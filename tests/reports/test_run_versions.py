@@ -3,13 +3,13 @@
 import copy
 import csv
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tomli_w
-from reports.conftest import CLASSES, TASK_SIZES, _predictions
+from made_runs import CLASSES, TASK_SIZES, _predictions
 from typer.testing import CliRunner
 
 from endocil.cli.main import _application
@@ -52,13 +52,11 @@ def test_seeds_of_two_versions_are_one_experiment(two_versions: list[Path]) -> N
     assert (group.label, group.seeds) == ("iCaRL", (0, 1))
 
 
-def test_tables_comparisons_and_what_is_published_count_them_together(
-    two_versions: list[Path], tmp_path: Path
-) -> None:
+def test_tables_comparisons_and_what_is_published_count_them_together(two_versions: list[Path], tmp_path: Path) -> None:
     table = _command("table", *two_versions, "--format", "csv").stdout
     assert [row["method"] for row in csv.DictReader(table.splitlines())] == ["iCaRL"]
     refused = _command("versus", *two_versions)
-    assert "nothing to compare with iCaRL" in str(refused.exception)
+    assert "only runs of iCaRL were given" in str(refused.exception)
     assert _command("publish", *two_versions, "--no-figures", "-o", tmp_path / "out").exit_code == 0
     page = (tmp_path / "out" / "report.html").read_text("utf-8")
     assert "iCaRL learned the 14 classes" in page
@@ -68,17 +66,18 @@ def test_figures_draw_them_as_one_line(
     two_versions: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn: list[Material] = []
-    monkeypatch.setattr(
-        "endocil.reports.figures.catalogue.draw_all", lambda material, *_: drawn.append(material) or iter(())
-    )
+
+    def draw_all(material: Material, *_: object) -> Iterator[object]:
+        drawn.append(material)
+        return iter(())
+
+    monkeypatch.setattr("endocil.reports.figures.kinds.draw_all", draw_all)
     _command("figures", *two_versions, "-o", tmp_path / "figures")
     [group] = groups(drawn[0].runs)
     assert group.seeds == (0, 1)
 
 
-def test_the_page_lists_no_default_among_the_settings_that_differ(
-    two_versions: list[Path], tmp_path: Path
-) -> None:
+def test_the_page_lists_no_default_among_the_settings_that_differ(two_versions: list[Path], tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     assert _command("report", *two_versions, "-o", page).exit_code == 0
     text = page.read_text("utf-8")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from endocil.reports.comparisons import compared_over_seeds
-from endocil.reports.ranking import what_is_seen, what_was_run
+from endocil.reports.comparisons import comparable_or_none, compared_over_seeds
+from endocil.reports.ranking import describe_runs, findings, ranking
 from endocil.runs.experiments import groups
 from endocil.runs.records import read_run
 
@@ -22,11 +22,9 @@ def _metrics(made: dict[str, Any], **values: float) -> dict[str, Any]:
     return changed
 
 
-def test_what_was_run_names_data_classes_tasks_images_buffer_epochs_and_seeds(make_run: MakeRun) -> None:
-    runs = [
-        read_run(make_run(method, seed)) for method in ("finetune", "endocil", "joint") for seed in (0, 1)
-    ]
-    assert what_was_run(groups(runs)) == (
+def test_the_description_names_data_classes_tasks_images_buffer_epochs_and_seeds(make_run: MakeRun) -> None:
+    runs = [read_run(make_run(method, seed)) for method in ("finetune", "endocil", "joint") for seed in (0, 1)]
+    assert describe_runs(groups(runs)) == (
         "Three methods (Finetune, EndoCIL and JointTrain) learned the 14 classes of test-kvasir in 5 tasks "
         "of 4, 3, 3, 2 and 2 classes (JointTrain: all at once), with 1,848 training and 462 test images of 64 "
         "pixels, split by image. Methods with a memory kept at most 30 images per class as exemplars; 6 epochs per "
@@ -45,31 +43,32 @@ def test_what_was_run_names_data_classes_tasks_images_buffer_epochs_and_seeds(ma
 )
 def test_the_top_says_how_images_were_split(make_run: MakeRun, settings: dict[str, str], told: str) -> None:
     changes = {f"scenario__{key}": value for key, value in settings.items()}
-    assert f"test images of 64 pixels, split {told}. " in what_was_run(
+    assert f"test images of 64 pixels, split {told}. " in describe_runs(
         groups([read_run(make_run("icarl", **changes))])
     )
 
 
 def test_one_method_without_memory_is_told_as_such(make_run: MakeRun) -> None:
-    told = what_was_run(groups([read_run(make_run("finetune"))]))
+    told = describe_runs(groups([read_run(make_run("finetune"))]))
     assert told.startswith("Finetune learned the 14 classes")
     assert told.endswith("No images were kept between tasks; 6 epochs per task; seed 0.")
 
 
 def test_different_buffers_are_both_told(make_run: MakeRun) -> None:
-    told = what_was_run(groups([read_run(make_run("icarl", memory__per_class=n)) for n in (30, 50)]))
+    told = describe_runs(groups([read_run(make_run("icarl", memory__per_class=n)) for n in (30, 50)]))
     assert "At most 30 or 50 images per class were kept as exemplars" in told
 
 
-def test_what_is_seen_tells_accuracies_lead_forgetting_and_noise(
-    make_run: MakeRun, make_metrics: MakeMetrics
-) -> None:
+def test_the_findings_tell_accuracies_lead_forgetting_and_noise(make_run: MakeRun, make_metrics: MakeMetrics) -> None:
     figures = {"finetune": (20.0, 90.0), "icarl": (50.0, 30.0), "endocil": (55.5, 20.0), "joint": (80.0, 0.0)}
     runs = [
         read_run(make_run(method, metrics=_metrics(make_metrics(method), acc_last=accuracy, af=lost)))
         for method, (accuracy, lost) in figures.items()
     ]
-    seen = [sentence.replace("\N{NO-BREAK SPACE}", " ") for sentence in what_is_seen(groups(runs))]
+    seen = [
+        sentence.replace("\N{NO-BREAK SPACE}", " ")
+        for sentence in findings(groups(runs), ranking(comparable_or_none(runs)))
+    ]
     assert seen == [
         "After the last task, the accuracy is 20.0 % (Finetune), 50.0 % (iCaRL) and 55.5 % (EndoCIL); trained on all "
         "classes at once, 80.0 % (JointTrain).",
@@ -90,7 +89,7 @@ def test_a_lead_smaller_than_the_spread_over_seeds_is_said_to_be_so(
         for method, accuracies in figures.items()
         for seed, accuracy in enumerate(accuracies)
     ]
-    seen = what_is_seen(groups(runs))
+    seen = findings(groups(runs), ranking(comparable_or_none(runs)))
     assert "EndoCIL is 1.0 points ahead of iCaRL, which is within the spread over seeds (± 2.8)." in seen
     assert seen[-1].startswith("Values are means over the seeds")
 
@@ -100,11 +99,12 @@ def test_equal_accuracies_are_called_the_same(make_run: MakeRun, make_metrics: M
         read_run(make_run(method, metrics=_metrics(make_metrics(method), acc_last=50.0)))
         for method in ("icarl", "endocil")
     ]
-    assert "iCaRL and EndoCIL have the same accuracy." in what_is_seen(groups(runs))
+    assert "iCaRL and EndoCIL have the same accuracy." in findings(groups(runs), ranking(comparable_or_none(runs)))
 
 
 def test_the_upper_bound_alone_has_neither_lead_nor_forgetting(make_run: MakeRun) -> None:
-    seen = what_is_seen(groups([read_run(make_run("joint"))]))
+    runs = [read_run(make_run("joint"))]
+    seen = findings(groups(runs), ranking(comparable_or_none(runs)))
     assert len(seen) == 2
     assert seen[0].startswith("Trained on all classes at once, the accuracy is ")
 

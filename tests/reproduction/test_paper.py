@@ -9,12 +9,12 @@ import pytest
 from scipy import stats
 
 from endocil.metrics.metrics import TABLE_METRICS
-from endocil.reports.ledger import Entry
+from endocil.reports.ledger import Entry, insert_texts
 from endocil.runs.records import completed
 from endocil.settings.settings import load_settings
-from reproduction.__main__ import page
-from reproduction.claims import METRIC_TITLES, claims, finding
-from reproduction.page import results_page
+from reproduction.__main__ import page, texts
+from reproduction.claims import METRIC_TITLES, claims, finding, t_quantile
+from reproduction.page import claims_text, results_page, verdicts_text
 from reproduction.paper import Place, ablation_rows, main_rows, paper, places
 from reproduction.tables import judged
 
@@ -22,7 +22,7 @@ SIZES = [4, 3, 3, 3, 3]
 CLASSES = paper()["per_class"]["classes"]
 PRESETS = {data: completed(load_settings(data)) for data in paper()["data"]}
 # What the paper tells of its runs.
-SCALE = {
+SCALE: dict[str, dict[str, Any]] = {
     "data": {"size": 256},
     "scenario": {"minimum": 100, "split_by": "image", "order": "alphabetical"},
     "network": {"backbone": "resnet18", "width": 64},
@@ -96,9 +96,7 @@ def test_the_papers_data_is_whole_and_its_text_agrees_with_its_tables() -> None:
         (40, "acc_avg", [1.15, 0.47, 1.06, 1.15]),
     ):
         for data, margin in zip(paper()["data"], margins, strict=True):
-            scores = sorted(
-                row.values[metric] or 0 for row in rows if (row.data, row.buffer) == (data, buffer)
-            )
+            scores = sorted(row.values[metric] or 0 for row in rows if (row.data, row.buffer) == (data, buffer))
             own = next(r for r in rows if (r.data, r.buffer, r.method) == (data, buffer, "endocil"))
             assert own.values[metric] == scores[-1]
             assert scores[-1] - scores[-2] == pytest.approx(margin, abs=1e-9)
@@ -114,6 +112,12 @@ def test_every_accuracy_of_the_paper_is_a_whole_number_of_its_test_images() -> N
         n = paper()["data"][row.data]["test_images"]
         right = round((row.values["acc_last"] or 0) * n / 100)
         assert round(100 * right / n, 2) == row.values["acc_last"]
+
+
+def test_the_quantiles_of_t_are_those_of_printed_tables() -> None:
+    for freedom, quantile in ((1, 12.706), (2, 4.303), (5, 2.571), (30, 2.042)):
+        assert t_quantile(freedom) == pytest.approx(quantile, abs=5e-4)
+    assert t_quantile(2, 0.5) == pytest.approx(0.816, abs=5e-4)
 
 
 def test_a_difference_is_judged_by_one_more_run_on_other_images() -> None:
@@ -150,9 +154,7 @@ def test_another_split_and_other_tasks_are_another_scale() -> None:
     [place] = _places(_seeds("icarl", 70.0, scenario__split_by="group"))
     assert place.deviations == ("scenario.split_by group instead of image",)
     entry = _entry("icarl", 0, 70.0)
-    other = Entry(
-        entry.file, entry.settings, {**entry.metrics, "task_sizes": [8, 8], "test_images": [9, 99]}, 1
-    )
+    other = Entry(entry.file, entry.settings, {**entry.metrics, "task_sizes": [8, 8], "test_images": [9, 99]}, 1)
     assert _places([other])[0].deviations == (
         "tasks of 8, 8 classes instead of 4, 3, 3, 3, 3",
         "99 test images instead of 2,103",
@@ -171,7 +173,7 @@ def test_the_presets_are_what_the_paper_tells() -> None:
     [
         ({"network__weights": "imagenet.pth"}, "network.weights imagenet.pth instead of none"),
         ({"network__freeze": ["stem", "layer1"]}, "network.freeze stem, layer1 instead of none"),
-        ({"network__stem": "small"}, "network.stem small instead of standard"),
+        ({"network__stem": "3x3"}, "network.stem 3x3 instead of 7x7"),
         ({"scenario__order": "seeded"}, "scenario.order seeded instead of alphabetical"),
         ({"scenario__validation": 0.2}, "scenario.validation 0.2 instead of 0.0"),
         ({"scenario__leave_out": ["polyps"]}, "scenario.leave_out polyps instead of none"),
@@ -215,13 +217,11 @@ def test_two_splits_at_the_papers_scale_are_both_shown() -> None:
     assert "1 of the paper's 4 data sets was run at its scale." in text
     for split, value in (("1993", "73.50 ± 0.71"), ("7", "50.50 ± 0.71")):
         start = text.index(f"### Hyper-Kvasir (scenario.split_seed={split})")
-        table = text[start : text.index("###", start + 3)]
+        table = text[start : text.index("##", start + 3)]
         assert value in table
-        assert f"- Hyper-Kvasir (scenario.split_seed={split}), at the paper's scale: **undecided**" in text
-    assert (
-        "| 4, 3, 3, 3, 3 | 2,103 | 2 methods, 0 ablation rows (scenario.split_seed=1993); 2 methods," in text
-    )
-    assert "Hyper-Kvasir (scenario.split_seed=7): undecided; 3 not run" in text
+        assert f"- Hyper-Kvasir (scenario.split_seed={split}), at the paper's scale: **cannot be said**" in text
+    assert "| 4, 3, 3, 3, 3 | 2,103 | 2 methods, 0 ablation rows (scenario.split_seed=1993); 2 methods," in text
+    assert "Hyper-Kvasir (scenario.split_seed=7): cannot be said (2 seeds); 3 not run" in text
 
 
 def _kvasir_capsule(*known: tuple[str, float], rest: float | None) -> Place:
@@ -243,7 +243,7 @@ def test_being_below_some_needs_one_clear_rival_for_each_task() -> None:
     assert finding(claim, _kvasir_capsule(rest=60.0)).verdict == "does not hold"
     # A weak rival alone says nothing of those that were not run.
     told = finding(claim, _kvasir_capsule(("finetune", 60.0), rest=None))
-    assert told.verdict == "undecided"
+    assert told.verdict == "cannot be said"
     assert "not run: BiC, DER, DGR, EWC, FOSTER, LwF, MEMO, MRFA, WA, iCaRL" in told.reason
 
 
@@ -257,7 +257,7 @@ def test_the_best_of_many_rivals_needs_a_wider_interval() -> None:
     [among] = _places([*own, *_seeds("dgr", *near), *_seeds("wa", 50.0, 51.3, 52.0)])
     told = finding(claim, among)
     half = stats.t.ppf(1 - 0.05 / 4, 2) * stats.tstd([1.3, 2.0, 2.7]) / 3**0.5
-    assert told.verdict == "undecided"
+    assert told.verdict == "cannot be said"
     assert f"after task 1 DGR against it +2.0 (± {half:.1f} over 3 seeds)" in told.reason
     assert "(± widened for the best of 2)" in told.reason
 
@@ -277,13 +277,13 @@ def test_a_lead_holds_fails_or_stays_open() -> None:
     [place] = _places([*others, *_seeds("endocil", 70.0, 71.1, 72.0)])
     assert finding(claim, place).verdict == "holds"
     [place] = _places([*others, *_seeds("endocil", 61.0, 60.0, 62.5)])
-    assert finding(claim, place).verdict == "undecided"
+    assert finding(claim, place).verdict == "cannot be said"
     [place] = _places([*others, *_seeds("endocil", 50.0, 51.1, 52.0)])
     told = finding(claim, place)
     assert told.verdict == "does not hold"
     assert "clearly not in 11" in told.reason
     [place] = _places([*_seeds("icarl", 60.0, 61.0), *_seeds("endocil", 70.0, 71.1)])
-    assert finding(claim, place).verdict == "undecided"
+    assert finding(claim, place).verdict == "cannot be said"
     assert "not run: BiC" in finding(claim, place).reason
     [place] = _places(_seeds("icarl", 60.0))
     assert not finding(claim, place).run
@@ -293,7 +293,7 @@ def test_one_seed_says_nothing_and_only_shared_seeds_are_compared() -> None:
     claim = _claim("DGR is slightly ahead of EndoCIL after the first task")
     [place] = _places([*_seeds("dgr", 90.0), *_seeds("endocil", 50.0)])
     told = finding(claim, place)
-    assert (told.verdict, told.reason) == ("undecided", "after task 1 +40.0 (one seed)")
+    assert (told.verdict, told.reason) == ("cannot be said", "after task 1 +40.0 (one seed)")
     # Differences 2.0 and 3.0: mean 2.5, t interval 12.706 * 0.7071 / sqrt(2) = 6.353
     [place] = _places([*_seeds("dgr", 72.0, 74.0, 99.0), *_seeds("endocil", 70.0, 71.0)])
     assert finding(claim, place).reason == "after task 1 +2.5 (± 6.4 over 2 seeds)"
@@ -366,14 +366,11 @@ def test_classes_stand_beside_those_of_the_paper() -> None:
 def test_the_page_says_first_what_may_be_believed() -> None:
     nothing = results_page([])
     assert "Nothing was run at the paper's scale on any of its 4 data sets" in nothing
-    ledger = [
-        *_components(False, False, False, 60.0, 61.0, 62.0),
-        *_components(False, False, True, 58.0, 59.1, 60.0),
-    ]
+    ledger = [*_components(False, False, False, 60.0, 61.0, 62.0), *_components(False, False, True, 58.0, 59.1, 60.0)]
     text = results_page(_places(ledger))
     assert "1 of the paper's 4 data sets was run at its scale." in text
     short = text[: text.index("## What was run")]
-    assert "| CFG alone, with cross-entropy, lowers Acc_last. | Hyper-Kvasir: holds | not run |" in short
+    assert "| CFG alone, with cross-entropy, lowers Acc_last. | Hyper-Kvasir: holds (3 seeds) | not run |" in short
     assert "| With 30 exemplars per class EndoCIL has the highest Acc_last on all four data sets. |" in short
     assert len([line for line in short.splitlines() if line.startswith("| ")]) == 1 + len(claims())
 
@@ -400,4 +397,26 @@ def test_the_projects_page_is_what_the_command_writes_from_its_ledger() -> None:
     ledger = Path(__file__).parents[2] / "docs" / "results"
     stored = (ledger / "README.md").read_text("utf-8")
     assert stored == page(ledger), "run: python -m reproduction -o docs/results/README.md"
-    assert len([line for line in stored.splitlines() if line.startswith("### ")]) == len(claims()) + 4
+    assert insert_texts(ledger.with_suffix(".md"), texts(ledger), kind="paper", check=True) is False, "make results"
+
+
+def test_what_was_not_run_is_one_line() -> None:
+    text = results_page([])
+    assert (
+        f"Not run at any scale: claims 1, 2, {', '.join(map(str, range(3, len(claims()))))} and {len(claims())}."
+        in text
+    )
+    assert "### " not in text
+    assert text.count("Nothing was run at the paper's scale: no rows to compare.") == 1
+    some = results_page(_places([*_seeds("icarl", 73.0, 74.0), *_seeds("endocil", 75.0, 76.0)]))
+    assert "Not run: all rows of Gastrovision, Kvasir-Capsule and Capsule Vision." in some
+    assert "### Gastrovision" not in some
+
+
+def test_a_claim_on_a_data_set_is_judged_there_at_another_scale_with_scale_and_seeds() -> None:
+    small = [*_seeds("dgr", 72.0, 74.0, data__size=64), *_seeds("endocil", 70.0, 71.0, data__size=64)]
+    text = verdicts_text(_places(small)) + claims_text(_places(small))
+    [row] = [line for line in text.splitlines() if "DGR is slightly ahead of EndoCIL after the first task" in line]
+    assert row.endswith("| Hyper-Kvasir, 64 px, width 64, 100 epochs: cannot be said (2 seeds) |")
+    assert "- Cannot be said: 1 (Hyper-Kvasir), 4 (Hyper-Kvasir), 6 (Hyper-Kvasir).\n" in text
+    assert "- Holds: none.\n" in text

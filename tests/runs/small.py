@@ -6,7 +6,7 @@ from typing import Any
 import tomli_w
 from pictures import TINY
 
-SMALL = {**TINY, "train": {"epochs": 2, "milestones": [1], "batch_size": 16}}
+SMALL: dict[str, Any] = {**TINY, "train": {"epochs": 2, "milestones": [1], "batch_size": 16}}
 
 
 def write_sweep(folder: Path, name: str = "sweep.toml", **content: Any) -> Path:
@@ -19,11 +19,7 @@ def write_sweep(folder: Path, name: str = "sweep.toml", **content: Any) -> Path:
 
 def results(folder: Path) -> dict[str, bytes]:
     """What the runs of a sweep found: metrics, predictions and memories, by run and file."""
-    kept = [
-        *folder.glob("*/metrics.json"),
-        *folder.glob("*/predictions/*.csv"),
-        *folder.glob("*/memory/*.csv"),
-    ]
+    kept = [*folder.glob("*/metrics.json"), *folder.glob("*/predictions/*.csv"), *folder.glob("*/memory/*.csv")]
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(kept)}
 
 

@@ -27,9 +27,7 @@ def write_images(root: Path, seed: int) -> None:
     for name in ("cecum", "polyp", "ulcer"):
         (root / name).mkdir(parents=True)
         for i in range(8):
-            Image.fromarray(random.integers(0, 255, (20, 20, 3), dtype=np.uint8)).save(
-                root / name / f"{i}.png"
-            )
+            Image.fromarray(random.integers(0, 255, (20, 20, 3), dtype=np.uint8)).save(root / name / f"{i}.png")
 
 
 @pytest.fixture
@@ -65,8 +63,7 @@ def test_every_run_is_in_one_row_of_the_table_of_its_own_images(here: Path) -> N
     assert status == 0, errors
     found = SweepFolder(folder).records(plan(read_sweep(file), here))
     told = {
-        name: [(one.settings["data"]["root"], one.settings["seed"]) for one in runs]
-        for name, runs in found.items()
+        name: [(one.settings["data"]["root"], one.settings["seed"]) for one in runs] for name, runs in found.items()
     }
     x, y = (str(here / name / "images") for name in "xy")
     assert told == {"x-mine": [(x, 0)], "y-mine": [(y, 0), (y, 1)]}
@@ -117,12 +114,7 @@ def test_two_data_sets_that_would_be_one_entry_of_a_ledger_are_refused_before_an
     file = write_sweep(here / "both.toml", settings=["x/mine.toml", "y/mine.toml"])
     status, _, errors = endocil("sweep", file, "-o", here / "out", "--ledger", here / "ledger")
     assert status == 1
-    for words in (
-        "would be one entry of",
-        str(here / "x" / "images"),
-        str(here / "y" / "images"),
-        "without --ledger",
-    ):
+    for words in ("would be one entry of", str(here / "x" / "images"), str(here / "y" / "images"), "without --ledger"):
         assert words in errors
     assert not (here / "out").exists()
     assert not (here / "ledger").exists()

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import tomli_w
+from life import FROZEN, TRAINED
 from small import SMALL, write_sweep
 
 from endocil import EndocilError, load_settings
-from endocil.methods import METHODS, method_class
+from endocil.methods import method_class
 from endocil.runs.sweep.executors import default_workers
 from endocil.runs.sweep.plan import PlannedRun, plan, read_sweep, table_names
 from endocil.runs.sweep.tune import points
@@ -23,9 +24,7 @@ def planned(folder: Path, *overrides: str, **content: Any) -> list[PlannedRun]:
     return plan(read_sweep(file), file.parent, overrides)
 
 
-def test_every_combination_is_run_once_and_a_method_without_memory_once_for_all_buffers(
-    tmp_path: Path,
-) -> None:
+def test_every_combination_is_run_once_and_a_method_without_memory_once_for_all_buffers(tmp_path: Path) -> None:
     student = {"name": "foster", "evaluate": "student"}
     runs = planned(
         tmp_path,
@@ -47,24 +46,18 @@ def test_a_dotted_key_means_the_same_quoted_or_not_and_lists_and_tables_are_valu
     quoted = planned(tmp_path, set={"data.size": 32}, vary={"memory.per_class": [3, 4]})
     nested = planned(tmp_path, set={"data": {"size": 32}}, vary={"memory": {"per_class": [3, 4]}})
     assert [one.name for one in quoted] == [one.name for one in nested]
-    runs = planned(
-        tmp_path, vary={"scenario.increments": [[3, 2], [2, 2, 1]], "train": [{"epochs": 3, "flip": 0.0}]}
-    )
+    runs = planned(tmp_path, vary={"scenario.increments": [[3, 2], [2, 2, 1]], "train": [{"epochs": 3, "flip": 0.0}]})
     assert [one.settings.scenario.increments for one in runs] == [(3, 2), (2, 2, 1)]
     assert all((one.settings.train.epochs, one.settings.train.flip) == (3, 0.0) for one in runs)
 
 
-def test_the_command_line_has_the_last_word_and_the_same_experiment_is_never_run_twice(
-    tmp_path: Path,
-) -> None:
+def test_the_command_line_has_the_last_word_and_the_same_experiment_is_never_run_twice(tmp_path: Path) -> None:
     assert len(planned(tmp_path, "seed=7", vary={"seed": [0, 1, 2]})) == 1
     again = planned(tmp_path, vary={"seed": [0, 1]}, also=[{"vary": {"seed": [1, 2]}}, {"set": {"seed": 2}}])
     assert sorted(one.settings.seed for one in again) == [0, 1, 2]
 
 
-def test_milestones_as_shares_and_as_the_same_epochs_are_one_run_and_follow_the_epochs(
-    tmp_path: Path,
-) -> None:
+def test_milestones_as_shares_and_as_the_same_epochs_are_one_run_and_follow_the_epochs(tmp_path: Path) -> None:
     whole, shares = [[15, 21]], [[0.5, 0.7]]
     (one,) = planned(tmp_path, vary={"train.epochs": [30], "train.milestones": [*whole, *shares]})
     (other,) = planned(tmp_path, vary={"train.epochs": [30], "train.milestones": shares})
@@ -81,12 +74,7 @@ def test_further_blocks_have_their_own_settings_and_what_is_common(tmp_path: Pat
         set={"train.epochs": 4},
         also=[{"vary": {"seed": [0, 1]}}, {"settings": ["other.toml", "smoke"], "set": {"data.size": 32}}],
     )
-    assert [(one.source, one.settings.seed) for one in runs] == [
-        ("tiny", 0),
-        ("tiny", 1),
-        ("other", 5),
-        ("smoke", 0),
-    ]
+    assert [(one.source, one.settings.seed) for one in runs] == [("tiny", 0), ("tiny", 1), ("other", 5), ("smoke", 0)]
     assert {one.settings.train.epochs for one in runs} == {4}
 
 
@@ -127,9 +115,7 @@ def test_a_file_named_like_a_preset_is_told_from_it(tmp_path: Path) -> None:
         (["x y/images", "x-y/images"], ["tiny-x-y-images", "tiny-x-y-images-2"]),
     ],
 )
-def test_every_folder_of_images_has_a_table_of_its_own(
-    tmp_path: Path, roots: list[str], names: list[str]
-) -> None:
+def test_every_folder_of_images_has_a_table_of_its_own(tmp_path: Path, roots: list[str], names: list[str]) -> None:
     file = write_sweep(tmp_path, settings="tiny.toml", vary={"data.root": roots, "seed": [0, 1]})
     (tmp_path / "tiny.toml").write_text(tomli_w.dumps(of_folder("/nowhere")))
     runs = plan(read_sweep(file), tmp_path)
@@ -169,16 +155,14 @@ def test_a_run_takes_one_thread_unless_told_and_as_many_run_as_have_cores(
         ({"vary": {"seed": 3}}, ["vary.seed: input should be a valid list, got 3"]),
         ({"vary": {"seed": []}}, ["vary.seed is an empty list"]),
         ({"vary": {"method": [3]}}, ["'method' takes a name or a table of settings, got 3"]),
-        ({"vary": {"method": ["icarll"]}}, ["unknown method.name 'icarll'", "known: bic"]),
+        ({"vary": {"method": ["icarll"]}}, ["unknown method.name 'icarll'", "known: analytic, bic"]),
         ({"set": {"train.epoch": 3}}, ["unknown train key 'epoch'", "batch_size"]),
         ({"settings": "nothing"}, ["no settings called", "nothing"]),
         ({"settings": []}, ["names no settings"]),
         ({"search": {"seed": {"low": 3, "high": 1}}}, ["low must lie below high"]),
     ],
 )
-def test_what_is_wrong_in_a_sweep_file_is_named(
-    tmp_path: Path, content: dict[str, Any], words: list[str]
-) -> None:
+def test_what_is_wrong_in_a_sweep_file_is_named(tmp_path: Path, content: dict[str, Any], words: list[str]) -> None:
     with pytest.raises(EndocilError) as found:
         planned(tmp_path, **content)
     assert all(word in str(found.value) for word in words), found.value
@@ -206,7 +190,14 @@ def test_a_search_is_the_whole_grid_or_a_seeded_draw(tmp_path: Path) -> None:
 
 
 def counted(name: str, monkeypatch: pytest.MonkeyPatch) -> list[PlannedRun]:
-    for variable in ("HYPER_KVASIR", "GASTROVISION", "KVASIR_CAPSULE", "CAPSULE_VISION", "HYPER_KVASIR_PART"):
+    for variable in (
+        "HYPER_KVASIR",
+        "GASTROVISION",
+        "KVASIR_CAPSULE",
+        "CAPSULE_VISION",
+        "HYPER_KVASIR_PART",
+        "KVASIR_CAPSULE_PART",
+    ):
         monkeypatch.setenv(variable, "/nowhere")
     file = HOME / "experiments" / name
     return plan(read_sweep(file), file.parent)
@@ -216,10 +207,10 @@ def test_table_2_is_every_method_on_the_four_data_sets_with_three_buffers_and_se
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     runs = counted("table2.toml", monkeypatch)
-    without = [name for name in METHODS if not method_class(name).replay]
-    replay = len(METHODS) - len(without) + 1  # FOSTER's student beside its teacher
+    without = [name for name in TRAINED if not method_class(name).replay]
+    replay = len(TRAINED) - len(without) + 1  # FOSTER's student beside its teacher
     assert len(runs) == (len(without) + replay * 3) * 4 * 3 == 408
-    assert {one.settings.method.name for one in runs} == set(METHODS)
+    assert {one.settings.method.name for one in runs} == set(TRAINED)
     assert {one.settings.memory.per_class for one in runs} == {30, 40, 50}
     assert {one.settings.seed for one in runs} == {0, 1, 2}
     assert len({one.source for one in runs}) == 4
@@ -230,11 +221,7 @@ def test_the_ablation_exchanges_each_of_three_components(monkeypatch: pytest.Mon
     runs = counted("ablation.toml", monkeypatch)
     assert len(runs) == 2 * 2 * 2 * 3
     parts = {
-        (
-            one.settings.memory.select,
-            one.settings.method.options["loss"],
-            one.settings.method.options["gradients"],
-        )
+        (one.settings.memory.select, one.settings.method.options["loss"], one.settings.method.options["gradients"])
         for one in runs
     }
     assert len(parts) == 8
@@ -271,7 +258,7 @@ def test_the_ledgers_runs_are_found_with_milestones_as_whole_epochs_and_as_share
 def test_the_table_and_the_ablation_are_there_at_small_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = counted("synthetic-sweep.toml", monkeypatch)
     same = {one.settings.method.name for one in counted("table2.toml", monkeypatch)}
-    assert {one.settings.method.name for one in runs} == same == set(METHODS)
+    assert {one.settings.method.name for one in runs} == same == set(TRAINED)
     assert {one.settings.data.name for one in runs} == {"synthetic"}
     assert len({one.settings.memory.per_class for one in runs}) == 3
     assert len(runs) == 3 * (4 + 10 * 3 + 7)  # EndoCIL itself is in both
@@ -281,3 +268,25 @@ def test_the_small_sweep_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     runs = counted("smoke-sweep.toml", monkeypatch)
     assert len(runs) == 10
     assert {one.settings.data.name for one in runs} == {"synthetic"}
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "runs"),
+    [
+        ("gastrovision", 128, 9),
+        ("hyper-kvasir-part", 128, 9),
+        ("capsule-vision", 112, 9),
+        ("kvasir-capsule-part", 112, 18),
+    ],
+)
+def test_the_frozen_methods_run_on_four_data_sets(
+    name: str, size: int, runs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = counted(f"frozen-{name}.toml", monkeypatch)
+    assert len(planned) == runs
+    assert {one.settings.method.name for one in planned} == set(FROZEN)
+    networks = {
+        (one.settings.network.backbone, one.settings.network.weights, one.settings.network.freeze) for one in planned
+    }
+    assert networks == {("efficientnet-lite0", "imagenet", ("all",))}
+    assert {one.settings.data.size for one in planned} == {size}

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tomli_w
@@ -16,11 +17,11 @@ from endocil import EndocilError, Method
 from endocil.cli.main import _application
 from endocil.data.scenario import Task
 from endocil.io.files import read_csv, write_csv
-from endocil.learning.features import view
+from endocil.learning.features import outputs_of
 from endocil.methods.base import Phase, TaskData
 from endocil.methods.finetune import Finetune
-from endocil.runs.build import assemble
 from endocil.runs.folder import RunFolder
+from endocil.runs.parts import assemble
 from endocil.runs.preflight import preflight
 from endocil.settings.settings import Settings, load_settings
 
@@ -33,7 +34,7 @@ class NearestMean(Method):
 
     @torch.no_grad()
     def consolidate(self, task: Task, data: TaskData) -> None:
-        features = view(self, data.new, 64).features
+        features = outputs_of(self, data.new, 64, for_selection=True).features
         for label in range(task.n_old, task.n_seen):
             mean = features[data.new.labels == label].mean(dim=0)
             self.classifier.weight[label] = mean
@@ -50,7 +51,7 @@ class TrainedOnce(Finetune):
 class SharesTooMuch(Finetune):
     """Trains a module of its own in a phase that it shares with other methods."""
 
-    def __init__(self, backbone: nn.Module, **shared: object) -> None:
+    def __init__(self, backbone: nn.Module, **shared: Any) -> None:
         super().__init__(backbone, **shared)
         self.extra = nn.Linear(2, 2)
 
@@ -204,7 +205,7 @@ def test_a_method_without_phases_is_checked_run_resumed_and_reported(
         tomli_w.dumps({**TINY, "method": {"name": f"test_preflight:{method}"}, "memory": {}})
     )
     told = typed("check", "own.toml")
-    assert "task 1 trains: nothing, as the method has no phase here" in told
+    assert "later tasks: no training, as the method has no phase here" in told
     assert ("nothing to train: the method has no phases" in told) == (method == "NearestMean")
     assert "ready to run" in told
     assert method in typed("run", "own.toml", "-o", "whole")
@@ -212,7 +213,7 @@ def test_a_method_without_phases_is_checked_run_resumed_and_reported(
     class StoppedError(Exception):
         pass
 
-    def stop(record: dict) -> None:
+    def stop(record: dict[str, Any]) -> None:
         if record["event"] == "task" and record["task"] == 1:
             raise StoppedError
 
@@ -227,6 +228,12 @@ def test_a_method_without_phases_is_checked_run_resumed_and_reported(
     assert method in (tmp_path / "page.html").read_text("utf-8")
     assert "added" in typed("ledger", "add", "whole", "--ledger", "ledger")
     assert method in typed("ledger", "table", "--ledger", "ledger", "--which", "costs")
+
+
+@pytest.mark.parametrize("preset", ["smoke", "demo"])
+@pytest.mark.parametrize("epochs", [1, 2, 10])
+def test_a_preset_can_be_run_with_any_number_of_epochs(preset: str, epochs: int) -> None:
+    assert preflight(assemble(load_settings(preset, [f"train.epochs={epochs}"]))).problems == ()
 
 
 def test_milestones_of_a_method_without_phases_are_nobodys_business(tmp_path: Path) -> None:

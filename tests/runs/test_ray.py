@@ -28,7 +28,7 @@ def run_processes(folder: Path) -> dict[int, int]:
             parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
         except (OSError, ValueError):  # it has ended
             continue
-        if "endocil.cli.sweep_child" in typed and any(one.startswith(str(folder)) for one in typed):
+        if "endocil.cli.sweep_run" in typed and any(one.startswith(str(folder)) for one in typed):
             found[int(process.name)] = parent
     return found
 
@@ -63,14 +63,10 @@ def end_with_ray(sweep: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.timeout(300)  # some twenty processes, on a machine that may be busy
-def test_a_ray_sweep_survives_a_killed_run_and_a_killed_worker_with_the_results_of_a_local_one(
-    tmp_path: Path,
-) -> None:
+def test_a_ray_sweep_survives_a_killed_run_and_a_killed_worker_with_the_results_of_a_local_one(tmp_path: Path) -> None:
     methods = ["icarl", "endocil"]
     file = write_sweep(
-        tmp_path,
-        set={"train.epochs": 5, "run.checkpoint_seconds": 0.0},
-        vary={"method": methods, "seed": [0, 1]},
+        tmp_path, set={"train.epochs": 5, "run.checkpoint_seconds": 0.0}, vary={"method": methods, "seed": [0, 1]}
     )
     folder = tmp_path / "on-ray"
     typed = ("sweep", file, "-o", folder, "--ray", "auto", "--workers", "2", "--retries", "1")
@@ -96,8 +92,6 @@ def test_a_ray_sweep_survives_a_killed_run_and_a_killed_worker_with_the_results_
     assert len(results(folder)) == 4 * (1 + 3 + 3)
 
     # in the same test, because a second one at the same time would join this one's Ray
-    status, _, errors = endocil(
-        "sweep", file, "-o", tmp_path / "gpus", "--ray", "auto", "--gpus-per-run", "99"
-    )
+    status, _, errors = endocil("sweep", file, "-o", tmp_path / "gpus", "--ray", "auto", "--gpus-per-run", "99")
     assert status == 1
     assert "--gpus-per-run 99 fits on no machine of the cluster" in errors.splitlines()[-1]

@@ -8,7 +8,7 @@ from endocil.runs.sweep.executors import _check_address
 
 @pytest.mark.parametrize("address", ["ray://", "ray://:10001", ":6379"])
 def test_an_address_without_a_machine_is_refused(address: str) -> None:
-    with pytest.raises(EndocilError, match=f"--ray {address}: it names no machine; give HOST:PORT"):
+    with pytest.raises(EndocilError, match=f"--ray {address}: the address names no machine; give HOST:PORT"):
         _check_address(address)
 
 

@@ -4,15 +4,13 @@ from typing import Any
 
 import pytest
 
-from endocil.cli.watch import event_lines
+from endocil.cli.runs import event_lines
 from endocil.runs.follow import State, TaskSize, state_of
 
 SIZES = (TaskSize(2, 100), TaskSize(1, 40), TaskSize(1, 60))
 
 
-def task(
-    index: int, classes: list[str], new: int, exemplars: int, epochs: int = 4, **more: Any
-) -> dict[str, Any]:
+def task(index: int, classes: list[str], new: int, exemplars: int, epochs: int = 4, **more: Any) -> dict[str, Any]:
     phases = [{"name": "train", "epochs": epochs, "images": new + exemplars}]
     about = {"new": new, "exemplars": exemplars, "phases": phases, "notes": []}
     return {"event": "task", "task": index, "classes": classes, **about, **more}
@@ -26,28 +24,14 @@ def epoch(index: int, number: int, images: int, epochs: int = 4, **more: Any) ->
 
 
 def kept(index: int, name: str, n: int = 10) -> dict[str, Any]:
-    return {
-        "event": "selection",
-        "task": index,
-        "class": name,
-        "kept": n,
-        "of": 50,
-        "mmd2": None,
-        "bound": None,
-    }
+    return {"event": "selection", "task": index, "class": name, "kept": n, "of": 50, "mmd2": None, "bound": None}
 
 
 def learned(index: int) -> dict[str, Any]:
     return {"event": "learned", "task": index, "parameters": 7, "peak_megabytes": 1.0}
 
 
-FIRST = [
-    task(0, ["a", "b"], 100, 0),
-    *(epoch(0, n, 100) for n in range(4)),
-    kept(0, "a"),
-    kept(0, "b"),
-    learned(0),
-]
+FIRST = [task(0, ["a", "b"], 100, 0), *(epoch(0, n, 100) for n in range(4)), kept(0, "a"), kept(0, "b"), learned(0)]
 
 
 def test_before_the_first_event_nothing_is_known_but_the_number_of_tasks() -> None:
@@ -75,9 +59,7 @@ def test_later_tasks_are_counted_with_the_exemplars_that_are_kept() -> None:
 
 
 def test_time_of_a_shared_first_task_was_spent_by_another_run() -> None:
-    shared = [
-        dict(event, shared=True, seconds=900.0) if event["event"] == "epoch" else event for event in FIRST
-    ]
+    shared = [dict(event, shared=True, seconds=900.0) if event["event"] == "epoch" else event for event in FIRST]
     assert state_of(shared, SIZES).left is None
     assert state_of(shared, SIZES).seconds_per_epoch is None
     events = [*shared, task(1, ["c"], 40, 20), epoch(1, 0, 60)]

@@ -23,11 +23,25 @@ from small import SMALL, results, runs_in, write_sweep
 
 from endocil import EndocilError, run
 from endocil.cli.sweep import write_report
-from endocil.runs.sweep.executors import RunResources, _check_address, _check_resources
+from endocil.io.files import locked
+from endocil.runs.sweep.executors import (
+    Job,
+    Outcome,
+    _check_address,
+    _check_resources,
+    _command,
+    run_job,
+    without_launcher,
+)
 from endocil.runs.sweep.plan import plan, read_sweep
-from endocil.runs.sweep.progress import ProgressDisplay, RunProgress
-from endocil.runs.sweep.runner import Execution, SweepFolder, check_runs, check_started_once
-from endocil.runs.sweep.worker import Job, Outcome, _command, without_launcher, work
+from endocil.runs.sweep.runner import (
+    Execution,
+    ProgressDisplay,
+    RunProgress,
+    SweepFolder,
+    check_runs,
+    check_started_once,
+)
 
 # what a batch script sees of a job with four tasks: a run that took it at its word would wait for three others
 IN_A_SLURM_JOB = {
@@ -50,9 +64,7 @@ def alone(folder: Path, name: str, **changes: Any) -> dict[str, bytes]:
     return {key: value for key, value in results(folder).items() if key.startswith(name)}
 
 
-def test_failed_runs_are_tried_again_and_reported_the_others_finish_and_are_not_repeated(
-    tmp_path: Path,
-) -> None:
+def test_failed_runs_are_tried_again_and_reported_the_others_finish_and_are_not_repeated(tmp_path: Path) -> None:
     wrong = {"name": "icarl", "distil": 1e39}  # the second task's loss is infinite: no check can know that
     file = write_sweep(tmp_path, vary={"method": ["icarl", wrong, "finetune"], "memory.per_class": [4]})
     folder, ledger = tmp_path / "out", tmp_path / "ledger"
@@ -102,7 +114,7 @@ def test_what_cannot_work_is_told_for_all_runs_before_the_first_begins(tmp_path:
     status, said, errors = endocil("sweep", file, "-o", tmp_path / "out")
     assert status == 1
     first, *found = said.splitlines()
-    assert first == "checking 12 runs before the first begins: 8 settings (seeds apart) on 2 data sets"
+    assert first == "checking 12 runs before the first begins: 8 settings, not counting seeds, on 2 data sets"
     assert len(found) == 3
     root, total, distil = sorted(found)  # data.root, memory.total, method.distil
     assert distil.startswith("cannot run: method.distil is -1.0; expected a number of 0 or more")
@@ -111,7 +123,7 @@ def test_what_cannot_work_is_told_for_all_runs_before_the_first_begins(tmp_path:
     assert "(2 runs of tiny, such as tiny-icarl-total-2-seed0-" in total
     assert "the environment variable NOT_SET_ANYWHERE is not set" in root
     assert "(4 runs of other, such as other-" in root
-    assert errors.strip() == "endocil: 8 of 12 runs cannot work, so none was started; see above"
+    assert errors.strip() == "endocil: 8 of 12 runs would fail, so none was started; see above"
     assert not (tmp_path / "out").exists()
 
 
@@ -134,16 +146,14 @@ def test_data_is_read_once_and_a_method_built_once_for_all_seeds_and_memories(
     counting("images_and_scenario")
     counting("assemble")
     file = write_sweep(
-        tmp_path,
-        vary={"seed": [0, 1, 2], "memory.per_class": [3, 4, 5], "method": ["icarl", "bic", "finetune"]},
+        tmp_path, vary={"seed": [0, 1, 2], "memory.per_class": [3, 4, 5], "method": ["icarl", "bic", "finetune"]}
     )
     runs = plan(read_sweep(file), tmp_path)
-    checks = checking.PlanChecks(runs, lambda one: one.settings)
-    assert checks.n_runs == 3 * (3 + 3 + 1)
-    assert checks.problems() == {}
+    assert len(runs) == 3 * (3 + 3 + 1)
+    assert checking.find_problems(runs, lambda one: one.settings) == {}
     assert counted == {"images_and_scenario": 1, "assemble": 3}
     seeded = plan(read_sweep(file), tmp_path, ["scenario.order=seeded"])
-    assert checking.PlanChecks(seeded, lambda one: one.settings).problems() == {}
+    assert checking.find_problems(seeded, lambda one: one.settings) == {}
     assert counted["images_and_scenario"] == 1 + 3  # other classes come first with another seed
 
 
@@ -151,23 +161,22 @@ def test_data_is_read_once_and_a_method_built_once_for_all_seeds_and_memories(
 def test_what_is_finished_is_not_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, folder = write_sweep(tmp_path, set={"train.epochs": 2, "method.name": "finetune"}), tmp_path / "out"
     assert endocil("sweep", file, "-o", folder)[0] == 0
-    monkeypatch.delattr("endocil.runs.build.images_and_scenario")
+    monkeypatch.delattr("endocil.runs.parts.images_and_scenario")
     status, said, _ = endocil("sweep", file, "-o", folder)
     assert status == 0
     assert "checking" not in said
 
 
 @pytest.mark.parametrize("ray", [None, "auto"])
-def test_a_device_that_is_not_here_is_refused_unless_ray_runs_it_elsewhere(
-    ray: str | None, tmp_path: Path
-) -> None:
+def test_a_device_that_is_not_here_is_refused_unless_ray_runs_it_elsewhere(ray: str | None, tmp_path: Path) -> None:
     file = write_sweep(tmp_path, set={"run.accelerator": "tpu"})
     folder, runs = SweepFolder(tmp_path / "out"), plan(read_sweep(file), tmp_path)
-    screen = Console(file=io.StringIO(), width=200)
+    output = io.StringIO()
+    screen = Console(file=output, width=200)
     if ray is None:
-        with pytest.raises(EndocilError, match="1 of 1 runs cannot work, so none was started"):
+        with pytest.raises(EndocilError, match="1 of 1 runs would fail, so none was started"):
             check_runs(folder, runs, Execution(ray=ray), screen)
-        assert "run.accelerator 'tpu' cannot be used here" in screen.file.getvalue()
+        assert "run.accelerator 'tpu' cannot be used here" in output.getvalue()
     else:
         check_runs(folder, runs, Execution(ray=ray), screen)
     assert not folder.path.exists()
@@ -199,9 +208,7 @@ def test_an_interrupted_sweep_leaves_no_process_behind_and_the_same_command_goes
     for how in (signal.SIGINT, signal.SIGKILL):
         environment = os.environ | IN_A_SLURM_JOB
         sweep = start(*typed, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment)
-        while (
-            now := sum(path.read_text().count('"epoch"') for path in folder.glob("*/events.jsonl"))
-        ) <= seen:
+        while (now := sum(path.read_text().count('"epoch"') for path in folder.glob("*/events.jsonl"))) <= seen:
             assert sweep.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -210,7 +217,7 @@ def test_an_interrupted_sweep_leaves_no_process_behind_and_the_same_command_goes
         _, said = sweep.communicate(timeout=60)
         if how is signal.SIGINT:
             assert sweep.returncode == 130
-            assert "Go on with the same command" in said
+            assert "Continue with the same command" in said
             assert "Traceback" not in said
         while not stopped(folder):
             assert time.monotonic() < deadline
@@ -218,9 +225,7 @@ def test_an_interrupted_sweep_leaves_no_process_behind_and_the_same_command_goes
         assert not list(folder.glob("*/metrics.json")), "the run ended before it was stopped"
     assert endocil(*typed)[0] == 0
     (name,) = runs_in(folder)
-    assert results(folder) == alone(
-        tmp_path / "alone", name, seed=3, train={**SMALL["train"], "epochs": EPOCHS}
-    )
+    assert results(folder) == alone(tmp_path / "alone", name, seed=3, train={**SMALL["train"], "epochs": EPOCHS})
 
 
 def ignore_interrupts() -> None:
@@ -267,7 +272,7 @@ def test_runs_that_cannot_stand_on_one_page_cost_the_page_alone(tmp_path: Path) 
 
 
 def test_a_folder_that_a_machine_cannot_see_is_named(tmp_path: Path) -> None:
-    outcome = work(job_in(tmp_path), 1)
+    outcome = run_job(job_in(tmp_path), 1)
     assert "the folder must be shared by all machines" in outcome.error
 
 
@@ -286,28 +291,20 @@ def test_what_the_system_refuses_costs_a_run_and_not_the_sweep(tmp_path: Path) -
     job = job_in(tmp_path)
     job.settings.write_text("")
     job.log.mkdir()  # so that it cannot be written
-    outcome = work(job, 1)
+    outcome = run_job(job, 1)
     assert outcome.error.startswith("it could not be run on ")
     assert "one.log" in outcome.error
 
 
 def test_the_variables_of_a_launcher_are_dropped_and_no_others() -> None:
     kept = {"PATH": "/bin", "RANKING": "1", "CUDA_VISIBLE_DEVICES": "0"}
-    torchrun = {
-        "TORCHELASTIC_RUN_ID": "a",
-        "RANK": "0",
-        "LOCAL_RANK": "0",
-        "GROUP_RANK": "0",
-        "NODE_RANK": "0",
-    }
+    torchrun = {"TORCHELASTIC_RUN_ID": "a", "RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "NODE_RANK": "0"}
     torchrun |= {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "1"}
     torchrun |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     assert without_launcher(kept | IN_A_SLURM_JOB | torchrun) == kept
 
 
-def test_a_sweep_speaks_whatever_rank_the_environment_gives_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sweep_speaks_whatever_rank_the_environment_gives_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
     _, said, _ = endocil("sweep", write_sweep(tmp_path), "-o", tmp_path / "out", "--dry-run")
     assert said.splitlines()[-1] == "1 runs"
@@ -337,7 +334,8 @@ def test_a_launcher_that_starts_a_sweep_once_is_none_of_its_business() -> None:
 
 def test_two_sweeps_in_one_folder_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "out"
-    with SweepFolder(folder).locked():
+    folder.mkdir()
+    with locked(folder, ""):
         status, _, errors = endocil("sweep", write_sweep(tmp_path), "-o", folder)
     assert status == 1
     assert f"another sweep is working in {folder}; let it finish" in errors
@@ -348,7 +346,7 @@ def test_two_sweeps_in_one_folder_are_refused(tmp_path: Path) -> None:
 def test_an_address_where_no_ray_answers_is_refused_at_once(scheme: str) -> None:
     with socket.socket() as taken:  # bound, and nobody listens
         taken.bind(("127.0.0.1", 0))
-        with pytest.raises(EndocilError, match=r"--ray .*: nobody answers there"):
+        with pytest.raises(EndocilError, match=r"--ray .*: no response"):
             _check_address(f"{scheme}127.0.0.1:{taken.getsockname()[1]}")
         taken.listen()
         _check_address(f"{scheme}127.0.0.1:{taken.getsockname()[1]}")
@@ -361,10 +359,10 @@ def test_a_run_must_fit_on_one_machine_of_the_cluster() -> None:
 
     machines = [machine(2, 0), machine(2, 1), machine(8, 8, alive=False)]
     cluster = SimpleNamespace(nodes=lambda: machines)
-    _check_resources(cluster, RunResources(2, 1))
+    _check_resources(cluster, 2, 1)
     for cpus, gpus in ((4, 0), (1, 2)):
         with pytest.raises(EndocilError, match=r"fits on no machine .*2 CPUs and 0 GPUs, 2 CPUs and 1 GPUs"):
-            _check_resources(cluster, RunResources(cpus, gpus))
+            _check_resources(cluster, cpus, gpus)
 
 
 def write_events(job: Job, *events: dict[str, Any]) -> None:
@@ -401,7 +399,7 @@ def test_how_far_a_run_is_comes_from_its_events(tmp_path: Path) -> None:
     assert (watch.text, watch.share, watch.left) == ("starting", 0.0, None)
     write_events(job, begin, epoch(0, 0))
     watch.update()
-    assert watch.text == "task 0 train 1/2"
+    assert watch.text == "task 0/1 train 1/2"
     assert watch.share == pytest.approx(3 / 8)
     assert watch.left == pytest.approx(3.0 * (5 / 8) / (3 / 8))
     # what another run has trained is done, but says nothing of this run's speed
@@ -412,9 +410,10 @@ def test_how_far_a_run_is_comes_from_its_events(tmp_path: Path) -> None:
     assert watch.left == pytest.approx(3.0)
     # tasks without phases are done when they are learned
     nothing = [{**event, "phases": []} for event in (begin, second)]
-    write_events(job, nothing[0], {"event": "learned", "task": 0}, nothing[1])
+    write_events(job, nothing[0], {"event": "learned", "task": 0, "parameters": 1, "peak_megabytes": 1.0}, nothing[1])
     watch.update()
-    assert (watch.share, watch.left, watch.text) == (pytest.approx(1 / 2), None, "task 1")
+    assert watch.share == pytest.approx(1 / 2)
+    assert (watch.left, watch.text) == (None, "task 1/1")
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -427,8 +426,7 @@ def test_the_board_tells_who_runs_how_far_and_what_is_left(tmp_path: Path, termi
             job.log.write_text("-- attempt 1\n")
             write_events(job, task_event(0, 6), epoch(0, 0))
         board.update()
-        if board.bar is not None:
-            board.bar.refresh()
+        board.bars.refresh()
         assert set(board.running) == {"first", "second"}
         board.add_outcome(Outcome(jobs[0], 80.0))
         board.add_outcome(Outcome(jobs[1], 1.0, "no images"))
@@ -438,4 +436,4 @@ def test_the_board_tells_who_runs_how_far_and_what_is_left(tmp_path: Path, termi
     assert "first: finished in 1 min; 1 finished, 2 left" in shown
     assert "second: failed (no images); 1 finished, 1 failed, 1 left, about 40 s" in shown
     assert ("first: started" in shown) is not terminal
-    assert ("task 0 train 1/2" in shown) is terminal
+    assert ("task 0/1 train 1/2" in shown) is terminal

@@ -15,6 +15,7 @@ from endocil import EndocilError, load_settings, run
 from endocil.cli.sweep import ranking_table
 from endocil.reports.ledger import add_to_ledger
 from endocil.runs.experiments import label
+from endocil.runs.records import RunRecord
 from endocil.runs.sweep.plan import plan, read_sweep
 from endocil.runs.sweep.tune import points, rank_candidates
 
@@ -34,7 +35,7 @@ def test_points_that_cannot_work_are_told_before_the_first_run(tmp_path: Path) -
     assert status == 1
     assert said.count("cannot run: method.temperature is ") == 2
     assert said.count("(2 runs of tiny, such as tiny-icarl-temperature-") == 2
-    assert errors.strip() == "endocil: 4 of 6 runs cannot work, so none was started; see above"
+    assert errors.strip() == "endocil: 4 of 6 runs would fail, so none was started; see above"
     assert not (tmp_path / "out").exists()
 
 
@@ -62,9 +63,9 @@ def test_tuning_predicts_validation_images_alone_and_its_runs_stay_out_of_the_le
     assert not (tmp_path / "ledger").exists()
 
     reached = {
-        load_settings(one / "settings.toml").train.learning_rate: json.loads(
-            (one / "metrics.json").read_text()
-        )["softmax"]["acc_avg"]
+        load_settings(one / "settings.toml").train.learning_rate: json.loads((one / "metrics.json").read_text())[
+            "softmax"
+        ]["acc_avg"]
         for one in runs
     }
     best = load_settings(folder / "best.toml")
@@ -100,9 +101,7 @@ def test_tuning_predicts_validation_images_alone_and_its_runs_stay_out_of_the_le
         ),
     ],
 )
-def test_what_cannot_be_tuned_is_refused_with_the_way_out(
-    tmp_path: Path, content: dict[str, Any], words: str
-) -> None:
+def test_what_cannot_be_tuned_is_refused_with_the_way_out(tmp_path: Path, content: dict[str, Any], words: str) -> None:
     status, _, errors = endocil("tune", write_sweep(tmp_path, **content), "-o", tmp_path / "out")
     assert status == 1
     assert len(errors.strip().splitlines()) == 1
@@ -181,7 +180,7 @@ def test_candidates_are_ranked_by_the_mean_over_seeds_and_unfinished_ones_come_l
     runs = plan(asked, tmp_path, (), points(asked))
     values = {0.001: (50.0, 52.0), 0.1: (90.0, 20.0), 0.5: (99.0, None)}
     records = {
-        one.digest: SimpleNamespace(metrics={"softmax": {metric.partition(".")[2]: value}})
+        one.digest: RunRecord("run", {}, {}, {"softmax": {metric.partition(".")[2]: value}}, (), {}, ())
         for one in runs
         if (value := values[one.settings.train.learning_rate][one.settings.seed]) is not None
     }

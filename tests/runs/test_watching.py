@@ -13,9 +13,9 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import endocil
-from endocil.cli import watch
+from endocil.cli import runs
 from endocil.cli.main import _application
-from endocil.cli.watch import run_panel, sweep_table
+from endocil.cli.runs import run_panel, sweep_table
 from endocil.errors import EndocilError, FileFormatError
 from endocil.learning.events import read_events
 from endocil.runs.folder import RunFolder
@@ -47,21 +47,18 @@ def said(*words: object) -> str:
     return done.stdout
 
 
-def terminal() -> Console:
-    return Console(width=200, force_terminal=True, no_color=True, file=io.StringIO(), legacy_windows=False)
+def terminal(file: io.StringIO) -> Console:
+    return Console(width=200, force_terminal=True, no_color=True, file=file, legacy_windows=False)
 
 
 def on_a_terminal(shown: Any) -> str:
-    console = terminal()
-    console.print(shown)
-    return console.file.getvalue()
+    text = io.StringIO()
+    terminal(text).print(shown)
+    return text.getvalue()
 
 
 def test_a_line_that_is_half_written_waits_and_a_file_written_anew_is_read_anew(tmp_path: Path) -> None:
-    file, lines = (
-        tmp_path / "events.jsonl",
-        [json.dumps({"event": "task", "task": n}) + "\n" for n in range(3)],
-    )
+    file, lines = (tmp_path / "events.jsonl", [json.dumps({"event": "end", "task": n}) + "\n" for n in range(3)])
     assert read_events(file) == []
     file.write_text(lines[0] + lines[1][:9])
     assert [event["task"] for event in read_events(file)] == [0]
@@ -112,12 +109,10 @@ def test_a_finished_run_is_shown_with_its_accuracies(sweep: Path) -> None:
 
 def test_a_stopped_run_says_how_to_go_on(sweep: Path) -> None:
     text = said(sweep / "stopped")
-    assert f"no process is working on it; go on with 'endocil resume {sweep / 'stopped'}'" in text
+    assert f"no process is working on it; continue with 'endocil resume {sweep / 'stopped'}'" in text
     assert "of training left" in text
-    assert "task 1 (2 of " in text
-    assert "go on with 'endocil resume " in on_a_terminal(
-        run_panel(RunFollower(sweep / "stopped").snapshot())
-    )
+    assert "task 1/2 train " in text
+    assert "continue with 'endocil resume " in on_a_terminal(run_panel(RunFollower(sweep / "stopped").snapshot()))
 
 
 def test_a_folder_of_runs_is_shown_run_by_run(sweep: Path) -> None:
@@ -141,9 +136,7 @@ def working(sweep: Path) -> Iterator[Path]:
         yield sweep / "stopped"
 
 
-def test_lines_follow_a_run_until_ctrl_c_which_is_quiet(
-    working: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_follow_a_run_until_ctrl_c_which_is_quiet(working: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looks = iter([0.0, 0.0])
 
     def interrupted(seconds: float) -> None:
@@ -164,10 +157,11 @@ def test_once_shows_a_run_at_work_and_ends(working: Path) -> None:
 def test_a_terminal_shows_the_picture_until_nobody_works_on_the_run(
     sweep: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    screen, lock = terminal(), RunFolder(sweep / "stopped").locked()
-    monkeypatch.setattr(watch, "console", lambda: screen)
+    output = io.StringIO()
+    screen, lock = terminal(output), RunFolder(sweep / "stopped").locked()
+    monkeypatch.setattr(runs, "console", lambda: screen)
     monkeypatch.setattr(time, "sleep", lambda seconds: lock.__exit__(None, None, None))
     lock.__enter__()
     said(sweep / "stopped")
-    text = screen.file.getvalue()
+    text = output.getvalue()
     assert text.index("running") < text.index("no process is working on it")

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pytest
@@ -17,15 +17,14 @@ from untrained import write_untrained
 
 pytest.importorskip("fastapi")
 
-import uvicorn
 from starlette.testclient import TestClient
 
 from endocil.serve.app import create_app
-from endocil.serve.limits import Limits
-from endocil.serve.models import ServedModel, ServedModels, load
+from endocil.serve.guard import Limits
 from endocil.serve.monitoring import Log
-from endocil.serve.runs import Runs
-from endocil.serve.server import configure, listen
+from endocil.serve.served_models import ServedModel, ServedModels, load
+from endocil.serve.served_runs import Runs
+from endocil.serve.server import Server, listen
 from endocil.serve.service import Service
 
 Files = list[tuple[str, tuple[str, bytes]]]
@@ -89,7 +88,7 @@ _LOADED: dict[tuple[str, str], ServedModel] = {}  # by id and digest
 
 
 def quickly(paths: Sequence[Path], models: Path | None, runs: Path | None, limits: Limits) -> Service:
-    """As create_service, but a model is loaded once for all tests."""
+    """A server whose models are loaded from files; a model is loaded once for all tests."""
     loaded = []
     for number, path in enumerate(paths, 1):
         key = (f"model-{number}", hashlib.sha256(path.read_bytes()).hexdigest())
@@ -112,10 +111,28 @@ def log_stream() -> LogStream:
     return LogStream()
 
 
+class Client(TestClient):
+    """A client of a server in this process."""
+
+    service: Service  # what it serves
+
+
+class Response(Protocol):
+    """An answer to a client in this process or over a socket: they come from different libraries."""
+
+    @property
+    def status_code(self) -> int: ...
+
+    @property
+    def text(self) -> str: ...
+
+    def json(self) -> Any: ...
+
+
 @pytest.fixture
-def serving(versions: Path, log_stream: LogStream) -> Iterator[Callable[..., TestClient]]:
+def serving(versions: Path, log_stream: LogStream) -> Iterator[Callable[..., Client]]:
     """serving(limits=..., token=...): a client of a server in this process; `client.service` is what it serves."""
-    open_clients: list[TestClient] = []
+    open_clients: list[Client] = []
 
     def start(
         *paths: Path,
@@ -124,12 +141,12 @@ def serving(versions: Path, log_stream: LogStream) -> Iterator[Callable[..., Tes
         limits: Limits | None = None,
         token: str | None = None,
         **headers: str,
-    ) -> TestClient:
+    ) -> Client:
         chosen = paths or (versions / "v1.endocil", versions / "v2.endocil")
         service = quickly(chosen, models, runs, limits or Limits())
         app = create_app(service, token=token, log=Log(log_stream))
-        client = TestClient(app, base_url="http://localhost", headers=headers)
-        client.service = service  # type: ignore[attr-defined]
+        client = Client(app, base_url="http://localhost", headers=headers)
+        client.service = service
         client.__enter__()
         open_clients.append(client)
         return client
@@ -140,7 +157,7 @@ def serving(versions: Path, log_stream: LogStream) -> Iterator[Callable[..., Tes
 
 
 @pytest.fixture
-def client(serving: Callable[..., TestClient]) -> TestClient:
+def client(serving: Callable[..., Client]) -> Client:
     return serving()
 
 
@@ -150,7 +167,7 @@ class Running:
     def __init__(self, service: Service, limits: Limits, log: Log, token: str | None = None) -> None:
         self.service = service
         listener, self.address = listen("127.0.0.1", 0)
-        self.server = uvicorn.Server(configure(create_app(service, token=token, log=log), limits))
+        self.server = Server(create_app(service, token=token, log=log), limits)
         self.thread = threading.Thread(target=self.server.run, args=([listener],), daemon=True)
         self.thread.start()
         until(lambda: self.server.started)
@@ -170,9 +187,7 @@ def running(versions: Path, log_stream: LogStream) -> Iterator[Callable[..., Run
     """running(limits=...): the same on a socket of 127.0.0.1."""
     servers: list[Running] = []
 
-    def start(
-        *paths: Path, models: Path | None = None, limits: Limits | None = None, **options: Any
-    ) -> Running:
+    def start(*paths: Path, models: Path | None = None, limits: Limits | None = None, **options: Any) -> Running:
         limits = limits or Limits()
         service = quickly(paths or (versions / "v1.endocil",), models, None, limits)
         servers.append(Running(service, limits, Log(log_stream), **options))

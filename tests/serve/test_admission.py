@@ -3,34 +3,27 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from serve.conftest import form
-from starlette.testclient import TestClient
+from serve.conftest import Client, form
 
 import endocil.serve
-from endocil.cli.serve import serve
+from endocil.cli.models import serve
 from endocil.errors import EndocilError
 from endocil.serve.guard import is_local, read_token, require_token
 
 TOKEN = "a-token-that-is-long-enough"
-PATHS = (
-    "/api/v1/models",
-    "/api/v1/models/model-1",
-    "/api/v1/metrics",
-    "/api/v1/runs",
-    "/api/v1/openapi.json",
-)
-Serving = Callable[..., TestClient]
+PATHS = ("/api/v1/models", "/api/v1/models/model-1", "/api/v1/metrics", "/api/v1/runs", "/api/v1/openapi.json")
+Serving = Callable[..., Client]
 
 
 @pytest.mark.parametrize(
-    "given",
-    ["", "Bearer wrong", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", "Bearer ä", "Bearer "],
+    "given", ["", "Bearer wrong", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", "Bearer ä", "Bearer "]
 )
 def test_without_the_token_nothing_is_revealed(serving: Serving, pictures: list[bytes], given: str) -> None:
     client = serving(token=TOKEN)
-    headers = {"Authorization": given.encode()} if given else {}
+    headers = {b"Authorization": given.encode()} if given else {}
     responses = [client.get(path, headers=headers) for path in PATHS]
     responses.append(client.post("/api/v1/predict", files=form(pictures[0]), headers=headers))
     responses.append(client.put("/api/v1/models/model-1", json={"file": "v2.endocil"}, headers=headers))
@@ -62,17 +55,15 @@ def test_with_the_token_or_a_session_everything_is(serving: Serving, pictures: l
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8000", "localhost.evil.example", "", "127.0.0.1.evil.example"]
 )
-def test_a_foreign_name_is_refused(client: TestClient, host: str) -> None:
+def test_a_foreign_name_is_refused(client: Client, host: str) -> None:
     """DNS rebinding: an attacker's name that has come to mean this machine."""
     for path in ("/", "/api/v1/models", "/assets/app.js"):
         response = client.get(path, headers={"Host": host})
         assert (response.status_code, response.json()["error"]["code"]) == (403, "foreign-host")
 
 
-@pytest.mark.parametrize(
-    "host", ["localhost", "LOCALHOST:8000", "127.0.0.1:8000", "[::1]:8000", "192.168.1.7:8000"]
-)
-def test_the_servers_own_names_and_numbers_are_not(client: TestClient, host: str) -> None:
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8000", "127.0.0.1:8000", "[::1]:8000", "192.168.1.7:8000"])
+def test_the_servers_own_names_and_numbers_are_not(client: Client, host: str) -> None:
     assert client.get("/api/v1/health", headers={"Host": host}).status_code == 200
 
 
@@ -88,9 +79,7 @@ def test_the_servers_own_names_and_numbers_are_not(client: TestClient, host: str
         {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
     ],
 )
-def test_pages_of_other_sites_are_refused(
-    client: TestClient, pictures: list[bytes], headers: dict[str, str]
-) -> None:
+def test_pages_of_other_sites_are_refused(client: Client, pictures: list[bytes], headers: dict[str, str]) -> None:
     responses = [
         client.post("/api/v1/predict", files=form(pictures[0]), headers=headers),
         client.put("/api/v1/models/model-1", json={"file": "v2.endocil"}, headers=headers),
@@ -101,14 +90,14 @@ def test_pages_of_other_sites_are_refused(
         assert "access-control-allow-origin" not in response.headers
 
 
-def test_the_own_page_and_a_link_to_it_are_not(client: TestClient) -> None:
+def test_the_own_page_and_a_link_to_it_are_not(client: Client) -> None:
     own = {"Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"}
     assert client.get("/api/v1/models", headers=own).status_code == 200
     link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
     assert client.get("/", headers=link).status_code == 200
 
 
-def test_every_response_has_a_strict_policy(client: TestClient) -> None:
+def test_every_response_has_a_strict_policy(client: Client) -> None:
     for path in ("/", "/docs", "/assets/app.js", "/assets/style.css", "/api/v1/models", "/nothing"):
         headers = client.get(path).headers
         policy = headers["content-security-policy"]
@@ -121,9 +110,7 @@ def test_every_response_has_a_strict_policy(client: TestClient) -> None:
         assert "server" not in headers
 
 
-def test_the_pages_hold_no_script_or_style_of_their_own_and_ask_nothing_from_outside(
-    client: TestClient,
-) -> None:
+def test_the_pages_hold_no_script_or_style_of_their_own_and_ask_nothing_from_outside(client: Client) -> None:
     import re
 
     for path in ("/", "/docs"):
@@ -179,5 +166,6 @@ def test_a_missing_package_is_named_with_the_extra(versions: Path, monkeypatch: 
 
 def test_folders_that_are_not_there_are_named(versions: Path, tmp_path: Path) -> None:
     for name, option in (("folder", "--models"), ("runs", "--runs")):
+        missing: dict[str, Any] = {name: tmp_path / "none"}
         with pytest.raises(EndocilError, match=f"{option}: there is no folder"):
-            serve([versions / "v1.endocil"], **{name: tmp_path / "none"})
+            serve([versions / "v1.endocil"], **missing)

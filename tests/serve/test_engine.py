@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from endocil.serve.engine import Engine
-from endocil.serve.errors import ApiError
+from endocil.serve.queues import Engine
+from endocil.serve.schemas import ApiError
 
 
 def pictures(n: int, shade: int = 0) -> torch.Tensor:
@@ -76,10 +76,7 @@ def test_what_waits_for_the_same_model_goes_together_and_each_gets_its_own() -> 
             await asyncio.sleep(0.005)
         await asyncio.sleep(0.05)
         sizes = [("a", 2), ("b", 1), ("a", 2), ("a", 1), ("b", 1)]
-        others = [
-            asyncio.create_task(predict(engine, name, pictures(n, 10 + i)))
-            for i, (name, n) in enumerate(sizes)
-        ]
+        others = [asyncio.create_task(predict(engine, name, pictures(n, 10 + i))) for i, (name, n) in enumerate(sizes)]
         await until_waiting(engine, 7)
         model.released.set()
         assert await first == [1]
@@ -108,12 +105,7 @@ def test_more_than_a_batch_in_one_request_goes_in_several_passes_and_is_answered
         assert await large == list(range(9))
         assert await small == [50] * 3
         engine.close()
-        assert model.passes == [
-            ("a", 1),
-            ("a", 4),
-            ("a", 4),
-            ("a", 4),
-        ]  # the last of the large one had company
+        assert model.passes == [("a", 1), ("a", 4), ("a", 4), ("a", 4)]  # the last of the large one had company
 
     run(steps())
 

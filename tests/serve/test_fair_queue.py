@@ -6,7 +6,7 @@ import threading
 import pytest
 from serve.test_engine import run
 
-from endocil.serve.fair_queue import FairQueue
+from endocil.serve.queues import FairQueue
 
 
 def test_a_small_request_is_not_behind_a_large_one() -> None:
@@ -59,6 +59,34 @@ def test_one_that_fails_fails_its_request_alone() -> None:
         with pytest.raises(ZeroDivisionError):
             await queue.map(lambda n: 1 // n, [1, 0, 1])
         assert await queue.map(lambda n: 1 // n, [1, 1]) == [1, 1]
+        queue.close()
+
+    run(steps())
+
+
+def test_one_large_item_at_a_time_and_small_ones_beside_it() -> None:
+    async def steps() -> None:
+        queue, let, now, most = FairQueue(2), threading.Semaphore(0), list[int](), list[int]()
+
+        def work(pixels: int) -> int:
+            now.append(pixels)
+            most.append(sum(now))
+            if pixels > 1:
+                assert let.acquire(timeout=30)
+            now.remove(pixels)
+            return pixels
+
+        requests = [asyncio.create_task(queue.map(work, [50, 50], [True, True])) for _ in range(3)]
+        while not now:
+            await asyncio.sleep(0.005)
+        assert await queue.map(work, [1, 1, 1], [False] * 3) == [1, 1, 1]  # while a large one is at work
+        assert now == [50]
+        requests[0].cancel()  # its thread goes on, and so nothing large may begin
+        await asyncio.sleep(0.05)
+        assert now == [50]
+        let.release(6)
+        assert await asyncio.gather(*requests[1:]) == [[50, 50]] * 2
+        assert max(most) <= 51
         queue.close()
 
     run(steps())

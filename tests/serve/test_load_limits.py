@@ -9,21 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from serve.conftest import Running, form, png, queued, until
+from serve.conftest import Client, Running, form, png, queued, until
 from serve.test_attacks import bomb, code
-from starlette.testclient import TestClient
 
-from endocil.model.disclaimer import DISCLAIMER
+from endocil.model import DISCLAIMER
 from endocil.serve import service as serving_service
-from endocil.serve.guard import SECURITY_HEADERS
-from endocil.serve.limits import Limits
-from endocil.serve.server import configure
+from endocil.serve import uploads
+from endocil.serve.guard import SECURITY_HEADERS, Limits
 
 PREDICT = "/api/v1/predict"
-Serving = Callable[..., TestClient]
+Serving = Callable[..., Client]
 
 
-def waiting_images(client: TestClient) -> int:
+def waiting_images(client: Client) -> int:
     lines = client.get("/api/v1/metrics").text.splitlines()
     return int(float(next(line for line in lines if line.startswith("endocil_waiting_images ")).split()[1]))
 
@@ -32,7 +30,7 @@ class Slowly:
     """Decodes large pictures only when it is let."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.let, self.right, self.begun = threading.Semaphore(0), serving_service.decode_image, 0
+        self.let, self.right, self.begun = threading.Semaphore(0), uploads.decode_image, 0
         monkeypatch.setattr(serving_service, "decode_image", self)
 
     def __call__(self, data: bytes, *how: Any) -> np.ndarray:
@@ -162,9 +160,7 @@ def test_a_pass_holds_no_more_than_a_batch_and_passes_are_counted(
         assert answer["ood_score"] == pytest.approx(alone["ood_score"], abs=1e-4)
 
 
-def test_large_pictures_go_in_more_passes_and_each_is_counted(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_pictures_go_in_more_passes_and_each_is_counted(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     from endocil.learning import features
@@ -216,8 +212,3 @@ def test_a_surplus_connection_gets_an_error_and_the_others_go_on(running: Callab
     until(lambda: not server.server.server_state.connections)
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as line:  # there is room again
         assert is_answered(line)
-
-
-def test_a_stop_waits_as_long_as_a_request_may_take(client: TestClient) -> None:
-    limits = Limits(upload_seconds=0.3, answer_seconds=0.2)
-    assert configure(client.app, limits).timeout_graceful_shutdown == 1  # type: ignore[arg-type]

@@ -6,15 +6,19 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from serve.conftest import LogStream, form, png, queued, until
-from starlette.testclient import TestClient
+from present import present
+from serve.conftest import Client, LogStream, form, png, queued, until
+from torch import Tensor
 from untrained import CLASSES, write_untrained
 
 from endocil.model.model import Model
+from endocil.model.predictions import Predictions
+from endocil.serve.served_models import ServedModel
 
 DISCLAIMER = "Research software, not for clinical use."
 PREDICT = "/api/v1/predict"
@@ -28,12 +32,12 @@ def predicted_by(model: Path, picture: bytes, folder: Path) -> dict[str, float]:
     return dict(zip(predictions.classes, predictions.probabilities[0].tolist(), strict=True))
 
 
-def probabilities(prediction: dict) -> dict[str, float]:
+def probabilities(prediction: dict[str, Any]) -> dict[str, float]:
     return {one["name"]: one["probability"] for one in prediction["top"]}
 
 
 def test_the_api_predicts_as_the_model_does_from_files(
-    client: TestClient, versions: Path, pictures: list[bytes], tmp_path: Path
+    client: Client, versions: Path, pictures: list[bytes], tmp_path: Path
 ) -> None:
     jpeg = png(np.random.default_rng(0).integers(0, 256, (400, 300, 3), np.uint8), "JPEG")
     body = client.post(f"{PREDICT}?top=5", files=form(*pictures[:3], jpeg)).json()
@@ -46,7 +50,7 @@ def test_the_api_predicts_as_the_model_does_from_files(
         assert prediction["calibrated"] is True
 
 
-def test_the_most_probable_class_comes_first(client: TestClient, pictures: list[bytes]) -> None:
+def test_the_most_probable_class_comes_first(client: Client, pictures: list[bytes]) -> None:
     (image,) = client.post(f"{PREDICT}?top=2&nearest=8", files=form(pictures[0])).json()["images"]
     (prediction,) = image["predictions"]
     first, second = prediction["top"]
@@ -56,15 +60,15 @@ def test_the_most_probable_class_comes_first(client: TestClient, pictures: list[
 
 
 def test_requests_that_wait_together_are_answered_by_one_pass_and_alike(
-    client: TestClient, pictures: list[bytes], monkeypatch: pytest.MonkeyPatch
+    client: Client, pictures: list[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = [client.post(f"{PREDICT}?top=5", files=form(one)).json()["images"][0] for one in pictures]
     held, begun = threading.Event(), threading.Event()
     service, sizes = client.service, list[int]()
     right = service.engine.predict
 
-    def slow(loaded: object, pixels: object) -> object:
-        sizes.append(len(pixels))  # type: ignore[arg-type]
+    def slow(loaded: ServedModel, pixels: Tensor) -> Predictions:
+        sizes.append(len(pixels))
         begun.set()
         assert held.wait(30)
         return right(loaded, pixels)
@@ -79,35 +83,25 @@ def test_requests_that_wait_together_are_answered_by_one_pass_and_alike(
         together = [one.result().json()["images"][0] for one in (first, *others)]
     assert sizes == [1, len(pictures) - 1]
     for one, other in zip(alone, together, strict=True):
-        assert probabilities(one["predictions"][0]) == pytest.approx(
-            probabilities(other["predictions"][0]), abs=1e-4
-        )
-        assert one["predictions"][0]["ood_score"] == pytest.approx(
-            other["predictions"][0]["ood_score"], abs=1e-4
-        )
+        assert probabilities(one["predictions"][0]) == pytest.approx(probabilities(other["predictions"][0]), abs=1e-4)
+        assert one["predictions"][0]["ood_score"] == pytest.approx(other["predictions"][0]["ood_score"], abs=1e-4)
 
 
 def test_two_versions_answer_on_the_same_images(
-    client: TestClient, versions: Path, pictures: list[bytes], tmp_path: Path
+    client: Client, versions: Path, pictures: list[bytes], tmp_path: Path
 ) -> None:
     body = client.post(f"{PREDICT}?model=model-2&compare=model-1&top=5", files=form(*pictures[:2])).json()
     for image, picture in zip(body["images"], pictures, strict=False):
         second, first = image["predictions"]
         assert (second["model"], first["model"]) == ("model-2", "model-1")
-        assert probabilities(first) == pytest.approx(
-            predicted_by(versions / "v1.endocil", picture, tmp_path), abs=1e-4
-        )
+        assert probabilities(first) == pytest.approx(predicted_by(versions / "v1.endocil", picture, tmp_path), abs=1e-4)
         assert probabilities(second) == pytest.approx(
             predicted_by(versions / "v2.endocil", picture, tmp_path), abs=1e-4
         )
 
 
-def test_an_unreadable_image_has_a_problem_and_the_others_their_answers(
-    client: TestClient, pictures: list[bytes]
-) -> None:
-    body = client.post(
-        PREDICT, files=form(pictures[0], b"no picture", b"", pictures[1], pictures[2][:60])
-    ).json()
+def test_an_unreadable_image_has_a_problem_and_the_others_their_answers(client: Client, pictures: list[bytes]) -> None:
+    body = client.post(PREDICT, files=form(pictures[0], b"no picture", b"", pictures[1], pictures[2][:60])).json()
     assert [bool(image["predictions"]) for image in body["images"]] == [True, False, False, True, False]
     problems = [image["error"] for image in body["images"]]
     assert [problem and problem["code"] for problem in problems] == [
@@ -119,14 +113,10 @@ def test_an_unreadable_image_has_a_problem_and_the_others_their_answers(
     ]
     assert problems[1]["message"] == "not a BMP, JPEG, PNG, TIFF or WebP image, or damaged"
     alone = client.post(PREDICT, files=form(pictures[1])).json()["images"][0]["predictions"]
-    assert probabilities(body["images"][3]["predictions"][0]) == pytest.approx(
-        probabilities(alone[0]), abs=1e-4
-    )
+    assert probabilities(body["images"][3]["predictions"][0]) == pytest.approx(probabilities(alone[0]), abs=1e-4)
 
 
-def test_exemplars_are_those_of_the_model_without_their_provenance(
-    client: TestClient, pictures: list[bytes]
-) -> None:
+def test_exemplars_are_those_of_the_model_without_their_provenance(client: Client, pictures: list[bytes]) -> None:
     response = client.post(f"{PREDICT}?nearest=3", files=form(pictures[0]))
     near = response.json()["images"][0]["predictions"][0]["nearest"]
     exemplars = client.service.models.get("model-1").model.exemplars
@@ -145,7 +135,7 @@ def test_exemplars_are_those_of_the_model_without_their_provenance(
 
 
 def test_only_calibrated_models_flag_images_as_out_of_distribution(
-    serving: Callable[..., TestClient], pictures: list[bytes], tmp_path: Path
+    serving: Callable[..., Client], pictures: list[bytes], tmp_path: Path
 ) -> None:
     plain = write_untrained(tmp_path / "plain.endocil", "finetune", calibrated=False, pictures=False)
     client = serving(plain)
@@ -156,26 +146,19 @@ def test_only_calibrated_models_flag_images_as_out_of_distribution(
         prediction["calibrated"],
         prediction["nearest_mean"],
         prediction["nearest"],
-    ) == (
-        None,
-        False,
-        None,
-        [],
-    )
+    ) == (None, False, None, [])
 
 
-def test_an_image_above_the_threshold_is_flagged(
-    client: TestClient, versions: Path, pictures: list[bytes]
-) -> None:
-    bundle = Model.load(versions / "v1.endocil")
+def test_an_image_above_the_threshold_is_flagged(client: Client, versions: Path, pictures: list[bytes]) -> None:
+    model = Model.load(versions / "v1.endocil")
     body = client.post(PREDICT, files=form(*pictures)).json()["images"]
-    threshold = bundle.manifest.calibration.ood_threshold
+    threshold = present(model.manifest.calibration).ood_threshold
     for image in body:
         (prediction,) = image["predictions"]
         assert prediction["out_of_distribution"] == (prediction["ood_score"] > threshold)
 
 
-def test_the_card_shows_what_the_model_records(client: TestClient) -> None:
+def test_the_card_shows_what_the_model_records(client: Client) -> None:
     card = client.get("/api/v1/models/model-2").json()
     assert card["model"]["name"] == "second"
     assert [one["name"] for one in card["classes"]] == list(CLASSES)
@@ -184,14 +167,14 @@ def test_the_card_shows_what_the_model_records(client: TestClient) -> None:
     assert card["disclaimer"] == DISCLAIMER
 
 
-def test_models_lists_what_answers_and_the_limits(client: TestClient) -> None:
+def test_models_lists_what_answers_and_the_limits(client: Client) -> None:
     body = client.get("/api/v1/models").json()
     assert [one["id"] for one in body["models"]] == ["model-1", "model-2"]
     assert body["limits"]["upload_bytes"] == 32_000_000
     assert (body["files"], body["runs"]) == ([], False)
 
 
-def test_metrics_count_requests_images_and_passes(client: TestClient, pictures: list[bytes]) -> None:
+def test_metrics_count_requests_images_and_passes(client: Client, pictures: list[bytes]) -> None:
     client.post(PREDICT, files=form(*pictures[:2], b"none"))
     text = client.get("/api/v1/metrics").text
     assert text.startswith(f"# {DISCLAIMER}\n")
@@ -203,18 +186,8 @@ def test_metrics_count_requests_images_and_passes(client: TestClient, pictures: 
     assert 'endocil_predict_seconds_bucket{le="+Inf"} 1' in text
 
 
-def test_every_response_and_every_page_carries_the_disclaimer(
-    client: TestClient, pictures: list[bytes]
-) -> None:
-    good = [
-        "/",
-        "/docs",
-        "/api/v1/health",
-        "/api/v1/metrics",
-        "/api/v1/models",
-        "/api/v1/openapi.json",
-        "/api/v1/runs",
-    ]
+def test_every_response_and_every_page_carries_the_disclaimer(client: Client, pictures: list[bytes]) -> None:
+    good = ["/", "/docs", "/api/v1/health", "/api/v1/metrics", "/api/v1/models", "/api/v1/openapi.json", "/api/v1/runs"]
     for path in good:
         response = client.get(path)
         assert response.status_code == 200
@@ -226,9 +199,7 @@ def test_every_response_and_every_page_carries_the_disclaimer(
         assert set(response.json()["error"]) == {"code", "message"}
 
 
-def test_the_log_is_json_without_names_or_content(
-    client: TestClient, pictures: list[bytes], log_stream: LogStream
-) -> None:
+def test_the_log_is_json_without_names_or_content(client: Client, pictures: list[bytes], log_stream: LogStream) -> None:
     client.post(f"{PREDICT}?model=model-1&top=4", files=[("images", ("Jane Doe 1970.png", pictures[0]))])
     client.get("/Jane/Doe?name=Jane")
     client.post("/api/v1/predict?model=Jane", files=form(pictures[0]))
@@ -243,7 +214,7 @@ def test_the_log_is_json_without_names_or_content(
 
 
 def test_a_failure_is_reported_without_its_content(
-    client: TestClient, pictures: list[bytes], log_stream: LogStream, monkeypatch: pytest.MonkeyPatch
+    client: Client, pictures: list[bytes], log_stream: LogStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(loaded: object, pixels: object) -> object:
         raise ZeroDivisionError("Jane Doe")

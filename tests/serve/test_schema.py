@@ -18,9 +18,11 @@ from schemathesis.specs.openapi.checks import (  # noqa: E402
 )
 
 from endocil.serve.app import create_app  # noqa: E402
-from endocil.serve.limits import Limits  # noqa: E402
+from endocil.serve.guard import Limits  # noqa: E402
 from endocil.serve.monitoring import Log  # noqa: E402
-from endocil.serve.service import create_service  # noqa: E402
+from endocil.serve.served_models import ServedModels  # noqa: E402
+from endocil.serve.served_runs import Runs  # noqa: E402
+from endocil.serve.service import Service  # noqa: E402
 
 load_all_checks()
 TAKE = (  # operations that take anything, which can be wrong
@@ -34,11 +36,9 @@ CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance,
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=["sound", "broken"])
-def test_no_request_makes_the_server_fail(
-    versions: Path, log_stream: io.StringIO, mode: GenerationMode
-) -> None:
+def test_no_request_makes_the_server_fail(versions: Path, log_stream: io.StringIO, mode: GenerationMode) -> None:
     paths = [versions / "v1.endocil", versions / "v2.endocil"]
-    service = create_service(paths, versions, versions, Limits(upload_megabytes=1))
+    service = Service(ServedModels.load(paths, versions), Runs(versions), Limits(upload_megabytes=1))
     app = create_app(service, names=frozenset({"testserver"}), log=Log(log_stream))
     tried = []
     for found in schemathesis.openapi.from_asgi("/api/v1/openapi.json", app).get_all_operations():

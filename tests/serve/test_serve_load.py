@@ -18,6 +18,6 @@ def test_a_small_load_with_exchanges_loses_nothing() -> None:
     rows = dict(line.strip("| ").split(" | ") for line in done.stdout.splitlines()[2:])
     assert (rows["answered"], rows["lost"]) == ("300", "0")
     assert 1 <= int(rows["exchanges of the model"]) <= 2  # a fast machine is done before the last
-    assert rows["other than the bundle says, by more than 1e-4"] == "0"
-    assert sum(int(n) for n in rows["answered by the first and by the second bundle"].split(" and ")) == 300
+    assert rows["other than the model says, by more than 1e-4"] == "0"
+    assert sum(int(n) for n in rows["answered by the first and by the second model"].split(" and ")) == 300
     assert float(rows["throughput / bare loop"]) > 0

@@ -4,15 +4,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from reports.conftest import metrics_of, settings_of, write_run
-from starlette.testclient import TestClient
+from made_runs import metrics_of, settings_of, write_run
+from serve.conftest import Client
 
 from endocil.reports.page import write_page
 from endocil.runs.records import read_run
-from endocil.serve import runs as serving_runs
+from endocil.serve import served_runs as serving_runs
 
 METRICS = '{"classes": ["a", "b"], "task_sizes": [1, 1], "softmax": {"acc_last": 71.5}}'
-Serving = Callable[..., TestClient]
+Serving = Callable[..., Client]
 
 
 def make_run(folder: Path, report: str = "") -> None:
@@ -41,11 +41,7 @@ def test_runs_are_found_by_their_ids_and_links_lead_nowhere(serving: Serving, tm
     body = client.get("/api/v1/runs").json()
     listed = {one["name"]: one for one in body["runs"]}
     assert (set(listed), body["left_out"]) == ({"one", "deep/two"}, 0)
-    assert (listed["one"]["accuracy"], listed["one"]["method"], listed["one"]["tasks"]) == (
-        71.5,
-        "icarl",
-        2,
-    )
+    assert (listed["one"]["accuracy"], listed["one"]["method"], listed["one"]["tasks"]) == (71.5, "icarl", 2)
     assert listed["deep/two"]["report"] is None
     assert client.get(listed["one"]["report"]).text == "hello"
     assert client.get(f"/api/v1/runs/{listed['deep/two']['id']}/report").status_code == 404
@@ -77,9 +73,10 @@ def test_a_folder_that_has_gone_has_no_runs(serving: Serving, tmp_path: Path) ->
     assert client.get("/api/v1/runs").json()["runs"] == []
 
 
-def policy_of(client: TestClient) -> str:
+def policy_of(client: Client) -> str:
     (one,) = client.get("/api/v1/runs").json()["runs"]
-    return client.get(one["report"]).headers["content-security-policy"]
+    policy: str = client.get(one["report"]).headers["content-security-policy"]
+    return policy
 
 
 def test_a_report_of_this_version_may_run_its_script(serving: Serving, tmp_path: Path) -> None:
@@ -96,9 +93,7 @@ def test_a_report_of_this_version_may_run_its_script(serving: Serving, tmp_path:
 def test_a_report_with_another_script_is_shown_without_it(serving: Serving, tmp_path: Path) -> None:
     """Whoever writes a page can name any hash in it."""
     style, script = "A" * 43, "B" * 43
-    page = (
-        f"<meta content=\"style-src 'sha256-{style}='; script-src 'sha256-{script}='\"><script>bad()</script>"
-    )
+    page = f"<meta content=\"style-src 'sha256-{style}='; script-src 'sha256-{script}='\"><script>bad()</script>"
     make_run(tmp_path / "run", page)
     policy = policy_of(serving(runs=tmp_path))
     assert policy.startswith("sandbox; default-src 'none'; script-src 'none'; style-src 'sha256-AAA")

@@ -10,27 +10,29 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
-from serve.conftest import Running, damaged_tiff, form, until
-from starlette.testclient import TestClient
+from serve.conftest import Client, Response, Running, damaged_tiff, form, until
+from torch import Tensor
 from untrained import untrained, write_untrained
 
 from endocil.model.file import ModelFile, read_model_file, write_model_file
-from endocil.serve import models
+from endocil.model.predictions import Predictions
+from endocil.serve import served_models as models
+from endocil.serve.served_models import ServedModel
 
 PREDICT, MODEL = "/api/v1/predict", "/api/v1/models/model-1"
-Serving = Callable[..., TestClient]
+Serving = Callable[..., Client]
 
 
-def swap(client: TestClient, name: str) -> httpx.Response:
-    return client.put(MODEL, json={"file": name})
+def swap(client: Client, name: str) -> Response:
+    answer: Response = client.put(MODEL, json={"file": name})
+    return answer
 
 
-def test_a_model_file_of_the_folder_replaces_a_model(
-    serving: Serving, folder: Path, pictures: list[bytes]
-) -> None:
+def test_a_model_file_of_the_folder_replaces_a_model(serving: Serving, folder: Path, pictures: list[bytes]) -> None:
     client = serving(folder / "v1.endocil", models=folder)
     assert client.get("/api/v1/models").json()["files"] == ["v1.endocil", "v2.endocil"]
     old, new = (read_model_file(folder / name).digest for name in ("v1.endocil", "v2.endocil"))
@@ -99,7 +101,7 @@ def test_only_files_of_the_folder_itself_can_be_named(serving: Serving, folder: 
     assert client.service.models.get("model-1").digest == digest
 
 
-def test_without_a_folder_there_is_nothing_to_swap_to(client: TestClient) -> None:
+def test_without_a_folder_there_is_nothing_to_swap_to(client: Client) -> None:
     assert swap(client, "v1.endocil").status_code == 404
 
 
@@ -110,7 +112,7 @@ def test_a_request_that_has_begun_ends_with_the_model_it_began_with(
     held, begun, right = threading.Event(), threading.Event(), client.service.engine.predict
     old = client.service.models.get("model-1").digest
 
-    def slow(loaded: object, pixels: object) -> object:
+    def slow(loaded: ServedModel, pixels: Tensor) -> Predictions:
         begun.set()
         assert held.wait(30)
         return right(loaded, pixels)
@@ -125,9 +127,7 @@ def test_a_request_that_has_begun_ends_with_the_model_it_began_with(
         third = pool.submit(client.post, PREDICT, files=form(pictures[2]))
         until(lambda: client.service.engine.waiting == 2)
         held.set()
-        digests = [
-            one.result().json()["images"][0]["predictions"][0]["digest"] for one in (first, second, third)
-        ]
+        digests = [one.result().json()["images"][0]["predictions"][0]["digest"] for one in (first, second, third)]
     assert digests == [old, old, new]
 
 
@@ -135,10 +135,10 @@ def test_one_swap_at_a_time(serving: Serving, folder: Path, monkeypatch: pytest.
     client = serving(folder / "v1.endocil", models=folder)
     held, begun, right = threading.Event(), threading.Event(), models.load
 
-    def slow(*args: object, **how: object) -> object:
+    def slow(*args: Any, **how: Any) -> ServedModel:
         begun.set()
         assert held.wait(30)
-        return right(*args, **how)  # type: ignore[arg-type]
+        return right(*args, **how)
 
     monkeypatch.setattr(client.service.models, "_load", slow)
     with ThreadPoolExecutor(1) as pool:
@@ -150,9 +150,7 @@ def test_one_swap_at_a_time(serving: Serving, folder: Path, monkeypatch: pytest.
         assert first.result().status_code == 200
 
 
-def test_swaps_under_load_lose_no_request(
-    running: Callable[..., Running], folder: Path, pictures: list[bytes]
-) -> None:
+def test_swaps_under_load_lose_no_request(running: Callable[..., Running], folder: Path, pictures: list[bytes]) -> None:
     server = running(folder / "v1.endocil", models=folder)
     known = {read_model_file(folder / name).digest for name in ("v1.endocil", "v2.endocil")}
     answered: list[str] = []
@@ -175,13 +173,11 @@ def test_swaps_under_load_lose_no_request(
     assert set(answered) <= known
 
 
-def test_a_stop_finishes_the_requests_under_way(
-    running: Callable[..., Running], pictures: list[bytes]
-) -> None:
+def test_a_stop_finishes_the_requests_under_way(running: Callable[..., Running], pictures: list[bytes]) -> None:
     server = running()
     held, begun, right = threading.Event(), threading.Event(), server.service.engine.predict
 
-    def slow(loaded: object, pixels: object) -> object:
+    def slow(loaded: ServedModel, pixels: Tensor) -> Predictions:
         begun.set()
         assert held.wait(60)
         return right(loaded, pixels)

@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from serve.conftest import LogStream, form
-from starlette.testclient import TestClient
+from present import present
+from serve.conftest import Client, LogStream, form
 from untrained import untrained, write_untrained
 
 from endocil.model.file import write_model_file
@@ -19,7 +19,7 @@ from endocil.serve.monitoring import LibraryLogHandler, Log
 
 PREDICT, MODEL = "/api/v1/predict", "/api/v1/models/model-1"
 TOKEN = "a-token-that-is-long-enough"
-Serving = Callable[..., TestClient]
+Serving = Callable[..., Client]
 
 
 def test_a_model_file_whose_name_is_not_text_is_left_out(serving: Serving, folder: Path) -> None:
@@ -39,9 +39,7 @@ def test_a_model_whose_name_is_no_text_answers_all_the_same(
     assert client.post(PREDICT, files=form(pictures[0])).status_code == 200
 
 
-def test_a_folder_of_models_that_has_gone_offers_none(
-    serving: Serving, folder: Path, pictures: list[bytes]
-) -> None:
+def test_a_folder_of_models_that_has_gone_offers_none(serving: Serving, folder: Path, pictures: list[bytes]) -> None:
     client = serving(folder / "v1.endocil", models=folder)
     folder.rename(folder.with_name("elsewhere"))
     assert client.get("/api/v1/models").json()["files"] == []
@@ -57,7 +55,7 @@ def test_the_folder_of_models_is_not_looked_into_by_the_thread_that_answers(
 ) -> None:
     client = serving(folder / "v1.endocil", models=folder)
     models, threads = client.service.models, list[bool]()
-    right = models.files
+    right: Callable[[], dict[str, Path]] = models.files
 
     def watched() -> dict[str, Path]:
         try:
@@ -80,8 +78,8 @@ def test_cookies_of_others_do_not_keep_anybody_out(serving: Serving, others: str
     own = client.post("/api/v1/session", headers=bearer).headers["set-cookie"].partition(";")[0]
     client.cookies.clear()
     for cookie in (f"{others}{own}", f"{own}; {others}"):
-        assert client.get("/api/v1/models", headers={"Cookie": cookie.encode()}).status_code == 200
-    assert client.get("/api/v1/models", headers={"Cookie": others.encode()}).status_code == 401
+        assert client.get("/api/v1/models", headers={b"Cookie": cookie.encode()}).status_code == 200
+    assert client.get("/api/v1/models", headers={b"Cookie": others.encode()}).status_code == 401
 
 
 def test_a_proxys_own_way_to_sign_in_does_not_hide_the_cookie(serving: Serving) -> None:
@@ -93,7 +91,7 @@ def test_a_proxys_own_way_to_sign_in_does_not_hide_the_cookie(serving: Serving) 
     assert client.get("/api/v1/models", headers={"Authorization": "Basic dTpw"}).status_code == 401
 
 
-def test_head_is_answered_as_get_without_the_body(client: TestClient, log_stream: LogStream) -> None:
+def test_head_is_answered_as_get_without_the_body(client: Client, log_stream: LogStream) -> None:
     for path in ("/", "/docs", "/assets/app.js", "/api/v1/health", "/api/v1/models", "/nothing"):
         head, got = client.head(path), client.get(path)
         assert (head.status_code, head.content) == (got.status_code, b"")
@@ -104,11 +102,9 @@ def test_head_is_answered_as_get_without_the_body(client: TestClient, log_stream
     assert client.head(PREDICT).status_code == 405
 
 
-def test_a_model_without_a_threshold_flags_nothing(
-    serving: Serving, tmp_path: Path, pictures: list[bytes]
-) -> None:
+def test_a_model_without_a_threshold_flags_nothing(serving: Serving, tmp_path: Path, pictures: list[bytes]) -> None:
     content = untrained()
-    fitted = content.manifest.calibration.model_copy(update={"ood_threshold": None})
+    fitted = present(content.manifest.calibration).model_copy(update={"ood_threshold": None})
     manifest = content.manifest.model_copy(update={"calibration": fitted})
     write_model_file(tmp_path / "model.endocil", replace(content, manifest=manifest))
     client = serving(tmp_path / "model.endocil")
@@ -120,16 +116,9 @@ def test_a_model_without_a_threshold_flags_nothing(
 def test_messages_of_other_packages_are_not_logged(log_stream: LogStream) -> None:
     records = LibraryLogHandler(Log(log_stream))
     for name in ("asyncio", "py.warnings", "PIL.TiffImagePlugin", "uvicorn.error"):
-        records.handle(
-            logging.makeLogRecord({"name": name, "levelno": 30, "levelname": "WARNING", "msg": "Jane"})
-        )
+        records.handle(logging.makeLogRecord({"name": name, "levelno": 30, "levelname": "WARNING", "msg": "Jane"}))
     lines = [json.loads(line) for line in log_stream.lines]
-    assert [line["source"] for line in lines] == [
-        "asyncio",
-        "py.warnings",
-        "PIL.TiffImagePlugin",
-        "uvicorn.error",
-    ]
+    assert [line["source"] for line in lines] == ["asyncio", "py.warnings", "PIL.TiffImagePlugin", "uvicorn.error"]
     assert [line.get("message") for line in lines] == [None, None, None, "Jane"]
 
 
@@ -143,9 +132,7 @@ def test_standard_error_is_as_before_when_serving_has_ended() -> None:
         "    print('Jane', file=sys.stderr); log('inside')\n"
         "os.write(2, b'after\\n'); print('and after', file=sys.stderr); log('outside')\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     *inside, after, and_after, outside = done.stderr.splitlines()
     assert [json.loads(line).get("source") for line in inside] == ["py.warnings", "asyncio", None]
     assert (after, and_after, json.loads(outside)["event"]) == ("after", "and after", "outside")

@@ -1,12 +1,11 @@
 """Run folders made by hand: invented numbers that look like results, clearly no results."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import tomli_w
 
 from endocil.metrics.metrics import summarise
@@ -102,40 +101,25 @@ def _events(method: str, metrics: Mapping[str, Any], epochs: int) -> list[dict[s
         if method in KEEPING:
             mmd2, bound = (0.0123, 1.467) if method == "endocil" else (None, None)
             events += [
-                {
-                    "event": "selection",
-                    "task": t,
-                    "class": c,
-                    "kept": 30,
-                    "of": 212,
-                    "mmd2": mmd2,
-                    "bound": bound,
-                }
+                {"event": "selection", "task": t, "class": c, "kept": 30, "of": 212, "mmd2": mmd2, "bound": bound}
                 for c in names
             ]
-        events.append({"event": "learned", "task": t, "parameters": 11184720, "peak_megabytes": 700.4 + t})
+        learned = {"event": "learned", "task": t, "parameters": 11184720, "peak_megabytes": 700.4 + t}
+        events.append(learned | {"measured": {"alignment": 1 + t / 10} if t and method == "wa" else {}})
     return events
 
 
 def write_run(
-    folder: Path,
-    settings: Mapping[str, Any],
-    metrics: Mapping[str, Any] | None = None,
-    *,
-    epochs: int = EPOCHS,
+    folder: Path, settings: Mapping[str, Any], metrics: Mapping[str, Any] | None = None, *, epochs: int = EPOCHS
 ) -> Path:
     """A whole run folder with invented results for these settings."""
     method = settings["method"]["name"]
     metrics = metrics or metrics_of(method, settings["seed"])
     folder.mkdir(parents=True)
     (folder / "settings.toml").write_text(tomli_w.dumps(settings))
-    (folder / "environment.json").write_text(
-        json.dumps({"python": "3.11.2", "torch": "2.9.0", "commit": None})
-    )
+    (folder / "environment.json").write_text(json.dumps({"python": "3.11.2", "torch": "2.9.0", "commit": None}))
     (folder / "metrics.json").write_text(json.dumps(metrics))
-    (folder / "events.jsonl").write_text(
-        "".join(json.dumps(e) + "\n" for e in _events(method, metrics, epochs))
-    )
+    (folder / "events.jsonl").write_text("".join(json.dumps(e) + "\n" for e in _events(method, metrics, epochs)))
     _write_images(folder, metrics, keeps=method in KEEPING)
     return folder
 
@@ -154,30 +138,3 @@ def _write_images(folder: Path, metrics: Mapping[str, Any], *, keeps: bool) -> N
         (folder / "memory").mkdir()
         last = len(metrics["task_sizes"]) - 1
         (folder / "memory" / f"task-{last}.csv").write_text("\n".join(memory) + "\n")
-
-
-MakeRun = Callable[..., Path]
-
-
-@pytest.fixture
-def make_run(tmp_path: Path) -> MakeRun:
-    """make_run("endocil", seed=1, memory__select="mean") -> the folder of such a run."""
-    made = 0
-
-    def make(method: str, seed: int = 0, *, metrics: Mapping[str, Any] | None = None, **changes: Any) -> Path:
-        nonlocal made
-        made += 1
-        folder = tmp_path / "runs" / f"{made:02}-{method.rpartition(':')[2]}"
-        return write_run(folder, settings_of(method, seed, **changes), metrics)
-
-    return make
-
-
-@pytest.fixture
-def make_settings() -> Callable[..., dict[str, Any]]:
-    return settings_of
-
-
-@pytest.fixture
-def make_metrics() -> Callable[..., dict[str, Any]]:
-    return metrics_of

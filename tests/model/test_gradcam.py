@@ -7,12 +7,13 @@ import pytest
 import torch
 from life import ALL_METHODS, Life, new_method
 from pictures import make_images
+from present import present
 from torch import nn
 
 from endocil.data.seeding import generator
 from endocil.errors import EndocilError
 from endocil.methods.finetune import Finetune
-from endocil.model.attention import attention, draw, last_blocks, overlay
+from endocil.model.gradcam import draw, grad_cam, last_blocks, overlay
 
 
 class Bright(nn.Module):
@@ -26,7 +27,7 @@ class Bright(nn.Module):
         with torch.no_grad():
             self.last_block.weight[0].fill_(1 / 48)
             self.last_block.weight[1].fill_(-1 / 48)
-            self.last_block.bias.fill_(3.0)
+            present(self.last_block.bias).fill_(3.0)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return torch.relu(self.last_block(images)).mean(dim=(2, 3))
@@ -49,7 +50,7 @@ def spot(shade: int, background: int, top: int, left: int) -> torch.Tensor:
 @pytest.mark.parametrize(("label", "shade", "background"), [(0, 255, 90), (1, 0, 120)])
 def test_it_points_at_the_spot_that_speaks_for_the_class(label: int, shade: int, background: int) -> None:
     for top, left in ((0, 0), (8, 20), (24, 24)):
-        found = attention(light_or_dark(), spot(shade, background, top, left), torch.tensor([label]))[0]
+        found = grad_cam(light_or_dark(), spot(shade, background, top, left), torch.tensor([label]))[0]
         place = divmod(int(found.argmax()), 32)
         assert top <= place[0] < top + 8
         assert left <= place[1] < left + 8
@@ -62,7 +63,7 @@ def test_every_method_shows_where_its_logit_comes_from(name: str, tmp_path: Path
     images = make_images([6, 5, 4])
     life = Life(images, tmp_path, new_method(name, epochs=1), increments=(2, 1)).live()
     pixels = images.pixels[:3].clone()
-    found = attention(life.method, pixels, torch.tensor([0, 1, 2]))
+    found = grad_cam(life.method, pixels, torch.tensor([0, 1, 2]))
     assert found.shape == (3, 32, 32)
     assert bool(found.isfinite().all())
     assert 0 <= float(found.min()) <= float(found.max()) <= 1
@@ -94,7 +95,7 @@ def test_a_backbone_without_maps_is_refused() -> None:
     method = Finetune(Flat())
     method.classifier.grow(2, generator(0, "test"))
     with pytest.raises(EndocilError, match="Flat has no `last_block`"):
-        attention(method, spot(0, 9, 0, 0), torch.tensor([0]))
+        grad_cam(method, spot(0, 9, 0, 0), torch.tensor([0]))
 
 
 def test_colours_are_laid_where_the_evidence_is(tmp_path: Path) -> None:

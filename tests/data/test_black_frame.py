@@ -8,8 +8,8 @@ import pytest
 from pictures import NoReader
 from PIL import Image, ImageDraw
 
+from endocil.data.black_frame import cropped, find_view, largest_area
 from endocil.data.decode import FileReader, file_of
-from endocil.data.frame import cropped, find_view, largest_area
 from endocil.data.table import ImageTable, UnreadableImageError
 from endocil.errors import EndocilError
 
@@ -115,9 +115,7 @@ def test_an_image_taken_upright_is_cropped_upright(tmp_path: Path) -> None:
     exif[0x0112] = 6
     image = scene("rectangle", (150, 20, 690, 556))
     image.save(tmp_path / "turned.png", exif=exif)
-    wanted = (
-        image.rotate(-90, expand=True).crop((20, 150, 556, 690)).resize((16, 16), Image.Resampling.BILINEAR)
-    )
+    wanted = image.rotate(-90, expand=True).crop((20, 150, 556, 690)).resize((16, 16), Image.Resampling.BILINEAR)
     np.testing.assert_array_equal(cropped(table(tmp_path)).reader.read("turned.png", 16), np.asarray(wanted))
 
 

@@ -1,4 +1,4 @@
-"""The benchmarks of bundles run: what they measure is not tested, only that they measure it."""
+"""The benchmarks of models run: what they measure is not tested, only that they measure it."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def test_prediction_and_the_bare_loop_say_the_same_and_take_turns(monkeypatch: p
 
 def test_auroc_is_the_share_of_pairs_in_the_right_order(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(BENCHMARKS)
-    import unlike
+    import out_of_distribution
 
-    assert unlike.auroc(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 3.0])) == 3.5 / 4
-    assert unlike.auroc(torch.tensor([1.0]), torch.tensor([0.0])) == 0.0
+    assert out_of_distribution.auroc(torch.tensor([1.0, 2.0]), torch.tensor([2.0, 3.0])) == 3.5 / 4
+    assert out_of_distribution.auroc(torch.tensor([1.0]), torch.tensor([0.0])) == 0.0

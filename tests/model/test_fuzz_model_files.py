@@ -1,4 +1,4 @@
-"""Damaged and hostile bundles end in predictions or in one line; nothing is run, nothing is written."""
+"""Damaged and hostile models end in predictions or in one line; nothing is run, nothing is written."""
 
 import sys
 from pathlib import Path
@@ -13,10 +13,10 @@ ENDLESS = "pattern that never ends"  # predicts, and learning refuses to run it
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")
-def test_damaged_and_hostile_bundles_predict_or_are_refused_in_one_line(tiny_bundle: Path) -> None:
+def test_damaged_and_hostile_models_predict_or_are_refused_in_one_line(tiny_model: Path) -> None:
     n = 140
-    assert n > 2 * len(crafted(tiny_bundle.read_bytes()))
-    found = run(tiny_bundle, 0, n)
+    assert n > 2 * len(crafted(tiny_model.read_bytes()))
+    found = run(tiny_model, 0, n)
     assert found["failures"] == []
     assert found["good"] + found["refused"] == n
     assert "damaged" not in found["loaded"]

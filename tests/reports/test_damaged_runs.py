@@ -1,0 +1,86 @@
+"""A run folder with a damaged file is one clear line in a table and on a page, never a traceback."""
+
+import copy
+import json
+import random
+import shutil
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from endocil.errors import EndocilError
+from endocil.reports.page import write_run_page
+from endocil.reports.tables import comparison
+from endocil.runs.records import read_run, read_runs
+
+MakeRun = Callable[..., Path]
+WRONG: tuple[Any, ...] = ("text", 7, -1.5, True, None, [], {}, ["x"], {"x": "y"})
+SAMPLES = 50  # of each file
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, (*path, key))
+
+
+def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    if not path:
+        return new
+    changed = copy.deepcopy(value)
+    inner = changed
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = new
+    return changed
+
+
+def read(file: Path) -> Any:
+    text = file.read_text()
+    if file.suffix == ".jsonl":
+        return [json.loads(line) for line in text.splitlines()]
+    return tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
+
+
+def write(file: Path, value: Any) -> bool:
+    """Whether the format can hold it at all."""
+    if file.suffix == ".jsonl":
+        lines = value if isinstance(value, list) else [value]
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    elif file.suffix == ".toml":
+        try:
+            file.write_text(tomli_w.dumps(value))
+        except (TypeError, AttributeError):
+            return False
+    else:
+        file.write_text(json.dumps(value))
+    return True
+
+
+@pytest.mark.parametrize(
+    "name", ["metrics.json", "environment.json", "events.jsonl", "leaks.json", "data.json", "settings.toml"]
+)
+def test_a_value_of_the_wrong_type_is_one_line(name: str, tiny_run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_run, tmp_path / "run")
+    (folder / "model.endocil").unlink()  # reading it for every case takes long
+    sound, chosen = read(folder / name), random.Random(name)
+    everywhere = [*places(sound)]
+    refused = 0
+    for _ in range(SAMPLES):
+        path, wrong = chosen.choice(everywhere), chosen.choice(WRONG)
+        if not write(folder / name, replaced(sound, path, wrong)):
+            continue
+        try:
+            records = read_runs([folder])
+            comparison(records).text()
+            write_run_page(read_run(folder), folder)
+        except EndocilError:
+            refused += 1
+        except Exception as error:
+            raise AssertionError(f"{name} with {wrong!r} at {path}") from error
+    assert refused or name in ("environment.json", "data.json")

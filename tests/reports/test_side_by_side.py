@@ -1,0 +1,225 @@
+"""The ledger's methods side by side: what is put together, what is marked, the ranks over data sets, and the words."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from endocil.cli.ledger import plot
+from endocil.errors import EndocilError
+from endocil.reports.figures.rank_plot import rank_figure, write_rank_plot
+from endocil.reports.ledger import Entry
+from endocil.reports.ledger_summary import alignment_text, summary
+from endocil.reports.ledger_tables import leaks_table
+from endocil.reports.ranks_over_data import ranked, ranks_over_data, ranks_text
+from endocil.reports.side_by_side import comparisons, side_by_side_text
+
+METRICS = ("acc_last", "f1_last", "acc_avg", "f1_avg", "af")
+
+
+def _entry(method: str, seed: int, value: float, data: str = "mine", **changes: Any) -> Entry:
+    """An invented run; all its metrics are `value`."""
+    settings: dict[str, Any] = {
+        "seed": seed,
+        "data": {"name": "folder", "root": f"/images/{data}", "size": 64},
+        "scenario": {"split_by": "image", "leave_out": []},
+        "network": {"width": 16},
+        "memory": {"per_class": 30},
+        "method": {"name": method},
+        "train": {"epochs": 30, "milestones": [15, 21]},
+    }
+    extra = {key: changes.pop(key) for key in ("leaks", "measured") if key in changes}
+    for key, changed in changes.items():
+        section, _, name = key.partition("__")
+        settings[section][name] = changed
+    sizes = [4] if method == "joint" else [2, 2]
+    metrics = {"softmax": dict.fromkeys(METRICS, value), "task_sizes": sizes, "test_images": [100]}
+    return Entry(Path(f"{method}-{seed}.json"), settings, metrics, 0 if method == "finetune" else 120, **extra)
+
+
+def _seeds(method: str, *values: float, **changes: Any) -> list[Entry]:
+    return [_entry(method, seed, value, **changes) for seed, value in enumerate(values)]
+
+
+def test_methods_are_rows_and_data_sets_groups_of_columns_with_seeds_where_they_differ() -> None:
+    entries = [
+        *_seeds("joint", 80.0, 81.0),
+        *_seeds("icarl", 60.0, 61.0),
+        *_seeds("finetune", 20.0, 30.0),
+        *_seeds("icarl", 50.0, 51.0, data="other"),
+        *_seeds("endocil", 52.0, data="other"),
+        *_seeds("endocil", 64.0, 66.0),
+    ]
+    [found] = comparisons(entries)
+    table = found.table()
+    assert [column.title for column in table.columns][:7] == [
+        "Method", "mine Acc_last", "mine F1_last", "mine Acc_avg", "mine F1_avg", "mine AF", "other seeds",
+    ]  # fmt: skip
+    assert [row[0] for row in table.rows] == ["Finetune", "EndoCIL", "iCaRL", "JointTrain"]
+    assert [row[6] for row in table.rows] == [None, 1, 2, None]
+    assert found.seeds() == "2 seeds on mine"
+    assert found.scale == "64 px, width 16, 30 epochs per task, 30 exemplars per class"
+
+
+def test_best_second_and_ties_within_noise_are_marked_as_the_test_says() -> None:
+    best, near, far = [70.0, 72.0, 74.0], [68.0, 73.0, 72.5], [60.1, 61.9, 64.0]
+    entries = [*_seeds("endocil", *best), *_seeds("icarl", *near), *_seeds("bic", *far), *_seeds("wa", 66.0)]
+    assert stats.ttest_rel(best, near).pvalue > 0.05 > stats.ttest_rel(best, far).pvalue
+    lines = {
+        line.split(" | ")[0][2:]: line.split(" | ")[2]
+        for line in side_by_side_text(comparisons(entries)).split("\n")
+        if " | " in line
+    }
+    assert lines["EndoCIL"] == "**72.00 ± 2.00**"
+    assert lines["iCaRL"] == "<u>71.17 ± 2.75</u> ≈"
+    assert lines["BiC"] == "62.00 ± 1.95"
+    assert lines["WA"] == "66.00 ≈"  # one seed is not enough to tell
+
+
+def test_of_forgetting_the_lowest_is_the_best() -> None:
+    [found] = comparisons([*_seeds("endocil", 20.0, 21.0), *_seeds("icarl", 40.0, 41.5)])
+    assert found.data_sets[0].best("af").label == "EndoCIL"
+    assert found.data_sets[0].best("acc_last").label == "iCaRL"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data__size": 96},
+        {"network__width": 32},
+        {"network__stem": "small"},
+        {"train__epochs": 60},
+        {"memory__per_class": 40},
+    ],
+)
+def test_runs_of_another_scale_are_a_comparison_of_their_own(change: dict[str, Any]) -> None:
+    methods = ("endocil", "icarl")
+    small = [e for m in (*methods, "bic") for e in _seeds(m, 60.0, 61.0)]
+    large = [e for m in methods for e in _seeds(m, 80.0, 81.0, **change)]
+    found = comparisons([*large, *small])
+    assert [len(one.data_sets[0].methods) for one in found] == [3, 2]  # the most experiments first
+    assert len({one.scale for one in found}) == 2
+
+
+def test_runs_of_another_split_are_left_out_and_variants_of_a_data_set_are_named_by_their_difference() -> None:
+    methods = ("endocil", "icarl")
+    entries = [e for m in methods for e in _seeds(m, 60.0, 61.0)]
+    entries += [e for m in methods for e in _seeds(m, 50.0, 51.0, scenario__split_by="group")]
+    entries += [e for m in methods for e in _seeds(m, 40.0, 41.0, scenario__leave_out=["Normal"])]
+    [found] = comparisons(entries)
+    assert [data.title for data in found.data_sets] == ["mine (leave_out=none)", "mine (leave_out=Normal)"]
+    [other] = comparisons(entries, by_image=False)
+    assert [data.title for data in other.data_sets] == ["mine, split by group"]
+
+
+def test_a_ledger_without_two_methods_says_so() -> None:
+    assert side_by_side_text(comparisons(_seeds("icarl", 60.0))).startswith("The ledger has no data set with 2 methods")
+
+
+NAMES = ("endocil", "icarl", "bic")
+
+
+def _three_data_sets() -> list[Entry]:
+    values = {"endocil": 70.0, "icarl": 60.0, "bic": 50.0}
+    return [e for data in "abc" for m, v in values.items() for e in _seeds(m, v, v + 1, data=data)]
+
+
+def test_ranks_come_from_complete_data_sets_alone_with_friedmans_test() -> None:
+    entries = [*_three_data_sets(), *_seeds("endocil", 1.0, 2.0, data="d"), *_seeds("icarl", 3.0, 4.0, data="d")]
+    [found] = comparisons(entries)
+    ranks = ranks_over_data(found, NAMES)
+    assert ranks.data == ("a", "b", "c")
+    assert dict(zip(ranks.methods, ranks.mean, strict=True)) == {"EndoCIL": 1.0, "iCaRL": 2.0, "BiC": 3.0}
+    expected = stats.friedmanchisquare(*([value] * 3 for value in (70.5, 60.5, 50.5)))
+    assert (ranks.statistic, ranks.p) == pytest.approx((expected.statistic, expected.pvalue))
+
+
+def test_with_too_few_data_sets_the_command_says_what_is_missing_instead_of_drawing(tmp_path: Path) -> None:
+    entries = [*_seeds("endocil", 60.0, 61.0), *_seeds("icarl", 50.0, 51.0), *_seeds("bic", 40.0)]
+    [found] = comparisons(entries)
+    with pytest.raises(EndocilError, match=r"complete: none; mine lacks BiC"):  # one seed of it
+        ranks_over_data(found, NAMES)
+    assert ranks_text(found, "ranks.svg").startswith("No ranks yet: ranks need 2 data sets")
+    assert ranks_text(None, "ranks.svg").startswith("No ranks yet")
+    (tmp_path / "ledger").mkdir()
+    with pytest.raises(EndocilError, match="ranks need 2 data sets"):
+        plot(tmp_path / "ranks.svg", tmp_path / "ledger", "ranks")
+    two = ranked(["a", "b", "c"], ["x", "y"], [[3, 3], [2, 2], [1, 1]])
+    with pytest.raises(EndocilError, match="2 data sets are too few for a diagram of 3 methods"):
+        write_rank_plot(two, tmp_path / "ranks.svg")
+    assert list(tmp_path.glob("*.svg")) == []
+
+
+def test_the_diagram_joins_the_methods_that_differ_by_less_than_the_critical_difference(tmp_path: Path) -> None:
+    ranks = ranked(list("abcd"), [str(i) for i in range(20)], [[4] * 20, [3] * 20, [1, 2] * 10, [2, 1] * 10])
+    assert ranks.mean == (1.0, 2.0, 3.5, 3.5)
+    assert 1.0 < ranks.critical_difference < 1.5
+    assert ranks.not_different() == [(0, 1), (2, 3)]
+    (axis,) = rank_figure(ranks).axes
+    texts = [text.get_text().strip() for text in axis.texts]
+    assert {"a 1.00", "b 2.00", "c 3.50", "d 3.50", f"critical difference {ranks.critical_difference:.2f}"} <= set(
+        texts
+    )
+    files = [tmp_path / "one.svg", tmp_path / "other.svg"]
+    for file in files:
+        write_rank_plot(ranks, file)
+    assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_the_summary_says_what_is_highest_what_is_noise_and_what_is_missing() -> None:
+    entries = [
+        *_seeds("bic", 70.0, 72.0, 74.0),
+        *_seeds("endocil", 68.0, 73.0, 72.5),
+        *_seeds("icarl", 60.1, 61.9, 64.0),
+        *_seeds("endocil", 50.0, 52.0, scenario__split_by="group"),
+        *_seeds("icarl", 51.0, 50.0, scenario__split_by="group"),
+    ]
+    whole, by_group = summary(entries).splitlines()
+    p = stats.ttest_rel([70.0, 72.0, 74.0], [68.0, 73.0, 72.5]).pvalue
+    assert whole.startswith(
+        "- **mine** (3 of 12 methods so far): BiC has the highest accuracy after the last task (72.0 %); EndoCIL is "
+        f"within noise of it; EndoCIL (71.2 %) ends 0.8 points below BiC (not significant over 3 seeds, p = {p:.2g});"
+    )
+    assert "EndoCIL ends 7.9 to 11.1 points above iCaRL with each of 3 seeds (significant, p = 0.0" in whole
+    assert by_group.startswith(
+        "- **mine, split by group**: EndoCIL ends 0.5 points above iCaRL on average, but not with every seed (not"
+    )
+    assert summary([]) == "Nothing was run yet.\n"
+
+
+def test_leaks_stand_for_each_split_and_older_entries_have_none() -> None:
+    leaks = {"test_images": 100, "exact_in_train": 0.0, "near_in_train": 0.1875, "group_in_train": None}
+    entries = [
+        _entry("icarl", 0, 60.0),
+        _entry("icarl", 1, 60.0, leaks=leaks),
+        _entry("icarl", 0, 60.0, scenario__split_by="group"),
+    ]
+    table = leaks_table(entries)
+    assert [row[:5] for row in table.rows] == [
+        ("mine", "100", "0.0 %", "18.8 %", None),
+        ("mine, split by group", "100", *("not recorded",) * 3),
+    ]
+
+
+def test_alignment_factors_stand_by_task_and_experiments_without_them_are_named() -> None:
+    entries = [
+        _entry("wa", 0, 60.0, measured={"alignment": [None, 0.8]}),
+        _entry("wa", 1, 60.0, measured={"alignment": [None, 1.2]}),
+        _entry("der", 0, 60.0),
+        _entry("icarl", 0, 58.0),
+    ]
+    text = alignment_text(entries)
+    assert "| Method | Seeds | Task 2 |" in text
+    assert "| WA | 2 | 1.00 ± 0.28 |" in text
+    assert "Factors not recorded: DER on mine: 64 px, width 16, 30 epochs per task." in text
+    assert "- mine: WA +2.0 (one seed shows nothing about noise); DER +2.0 (one seed" in text
+
+
+def test_entries_are_put_together_whatever_the_order_of_their_settings() -> None:
+    one, other = _entry("icarl", 0, 60.0), _entry("icarl", 1, 60.0)
+    settings = json.loads(json.dumps(other.settings, sort_keys=True))
+    turned = Entry(other.file, settings, other.metrics, other.exemplars)
+    [found] = comparisons([one, turned, *_seeds("bic", 50.0, 51.0)])
+    assert {len(group.seeds) for group in found.data_sets[0].methods} == {2}
