@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: help setup demo test test-slow test-processors check format docs bench clean
+.PHONY: help setup demo test test-slow test-processors check format docs results bench clean
 
 help:  ## what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -29,10 +29,10 @@ test: $(READY)  ## the tests, in minutes; at the end, what was skipped and why
 test-slow: $(READY)  ## the tests that take long: Ray, several processes, the browser, UMAP, the compiler
 	$(BIN)/python -m pytest -n 2 --dist worksteal -rs -m slow
 
-test-processors: $(READY)  ## the numerical tests with the instructions of other processors and 1, 2 and 4 threads
-	$(BIN)/python tests/processors.py
+test-processors: $(READY)  ## the numerical tests with other processors' instructions and threads; WAYS="avx2-2 own-4" for some
+	$(BIN)/python tests/processors.py $(WAYS)
 
-check: $(READY)  ## format, lint, types, imports between rooms
+check: $(READY)  ## format, lint, types, imports between subpackages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -45,6 +45,12 @@ format: $(READY)  ## put every file into the common format
 docs: $(READY)  ## write the reference pages again and build the site into site/; a broken link fails
 	$(BIN)/python docs/make_reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # with --quiet, warnings would not fail
+
+results: $(READY)  ## write the pages and plots of the results again from the ledger
+	$(BIN)/endocil ledger insert README.md docs/results.md docs/evidence.md
+	$(BIN)/endocil ledger plot -o docs/images/results.svg
+	-$(BIN)/endocil ledger plot --which ranks -o docs/images/ranks.svg  # says so where there are too few data sets
+	$(BIN)/python -m reproduction -o docs/results/README.md --insert docs/results.md
 
 bench: $(READY)  ## speed as one table of ratios; ARGS="--quick" takes minutes
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/bench.py $(ARGS)

@@ -43,7 +43,7 @@ def scenes(pictures: np.ndarray, numbers: range, random: np.random.Generator) ->
         top, left = random.integers(0, 2 * measure.READ - side + 1, size=2)
         lines = np.arange(measure.READ) * side // measure.READ
         crop = pictures[number % len(pictures)][top + lines][:, left + lines]
-        scene[:] = np.rot90(crop[:, :: random.choice((-1, 1))], random.integers(4))
+        scene[:] = np.rot90(crop[:, :: random.choice((-1, 1))], int(random.integers(4)))
     return made
 
 

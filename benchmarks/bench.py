@@ -63,9 +63,7 @@ def of_cache(images: int, rounds: int) -> Iterator[Row]:
             for chosen in torch.randperm(images).split(64):
                 stored.gather(chosen)
 
-        found = training.ratios(
-            read, lambda: decode.with_pillow([folder / name for name in names], 1), rounds
-        )
+        found = training.ratios(read, lambda: decode.with_pillow([folder / name for name in names], 1), rounds)
         yield training.figure("an epoch's pixels, decoding with Pillow / from the cache, 256 px", found)
 
 
@@ -94,9 +92,7 @@ def write(found: Iterator[Row], say: Callable[[str], None]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller sizes, nothing compiled")
     parser.add_argument("--peers-python", help="the Python of an environment that has the peers of selection")
     parser.add_argument("--output", type=Path, help="write the table to this file too")

@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -56,9 +57,7 @@ def make_files(folder: Path, n: int) -> int:
 
 def table_of(folder: Path, names: list[str]) -> ImageTable:
     n = len(names)
-    return ImageTable(
-        tuple(names), np.arange(n) % 10, tuple("abcdefghij"), FileReader(folder), ("",) * n, ("",) * n
-    )
+    return ImageTable(tuple(names), np.arange(n) % 10, tuple("abcdefghij"), FileReader(folder), ("",) * n, ("",) * n)
 
 
 def with_pillow(paths: list[Path], workers: int) -> None:
@@ -71,6 +70,11 @@ def with_pillow(paths: list[Path], workers: int) -> None:
             pass
 
 
+def with_the_decoder(table: ImageTable, workers: int) -> None:
+    for _ in read_in_chunks(table.reader, table.ids, SIZE, workers):
+        pass
+
+
 def seconds(job: Callable[[], object]) -> tuple[float, float]:
     """By the clock, and of the processors."""
     clock, processors = time.perf_counter(), time.process_time()
@@ -78,9 +82,7 @@ def seconds(job: Callable[[], object]) -> tuple[float, float]:
     return time.perf_counter() - clock, time.process_time() - processors
 
 
-def compare(
-    folder: Path, names: list[str], rounds: int, workers: int
-) -> dict[str, list[tuple[float, float]]]:
+def compare(folder: Path, names: list[str], rounds: int, workers: int) -> dict[str, list[tuple[float, float]]]:
     took: dict[str, list[tuple[float, float]]] = {"cache": [], "decoder": [], "pillow": []}
     for number in (0, *range(rounds)):  # the first time does not count: memory and threads are made ready
         chosen = names[number::rounds]
@@ -89,9 +91,9 @@ def compare(
             path.read_bytes()  # none of the three waits for the disk
         with tempfile.TemporaryDirectory(dir=folder) as cache:
             jobs: list[tuple[str, Callable[[], object]]] = [
-                ("cache", lambda t=table, c=cache: load_images(t, SIZE, folder=Path(c), workers=workers)),
-                ("decoder", lambda t=table: [*map(len, read_in_chunks(t.reader, t.ids, SIZE, workers))]),
-                ("pillow", lambda p=paths: with_pillow(p, workers)),
+                ("cache", partial(load_images, table, SIZE, folder=Path(cache), workers=workers)),
+                ("decoder", partial(with_the_decoder, table, workers)),
+                ("pillow", partial(with_pillow, paths, workers)),
             ]
             turn = number % len(jobs)
             for name, job in jobs[turn:] + jobs[:turn]:
@@ -104,8 +106,8 @@ def epoch_and_reading(folder: Path, names: list[str], batch_size: int) -> tuple[
     images = load_images(table_of(folder, names), 64, folder=folder / "cache-64")
     data = ImageSet.of(images, torch.arange(len(names)))
     backbone, _ = build_backbone("resnet18", seed=0, weights=None, freeze=[], options={})
-    network = torch.nn.Sequential(backbone, torch.nn.Linear(backbone.n_features, 10))
-    network.to(memory_format=torch.channels_last)
+    network = torch.nn.Sequential(backbone, torch.nn.Linear(512, 10))
+    network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     optimiser = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
 
     def epoch() -> None:
@@ -123,9 +125,7 @@ def epoch_and_reading(folder: Path, names: list[str], batch_size: int) -> tuple[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
@@ -148,9 +148,7 @@ def main() -> None:
             print(f"| {what} | {rate:.0f} | {by_clock:.2f} | {spread} | {by_processors:.2f} |", flush=True)
         trained, read = epoch_and_reading(folder, names[: args.train], 64)
         n = min(args.train, args.images)
-        print(
-            f"\nResNet-18 at 64 px, {n} images, {torch.get_num_threads()} threads: {trained:.2f} s to train an"
-        )
+        print(f"\nResNet-18 at 64 px, {n} images, {torch.get_num_threads()} threads: {trained:.2f} s to train an")
         print(f"epoch, {read:.4f} s to read it from the cache: {100 * read / trained:.2f} %")
 
 

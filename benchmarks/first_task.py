@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from endocil.runs.build import assemble
+from endocil.runs.parts import assemble
 from endocil.runs.sweep.plan import PlannedRun, SweepFile, plan
 from endocil.runs.sweep.runner import Execution, SweepFolder, run_all
 
@@ -32,10 +32,7 @@ def seconds_of(runs: list[PlannedRun], folder: Path, workers: int, *, share: boo
     began = spent()
     with open("/dev/null", "w") as nowhere:
         failed = run_all(
-            SweepFolder(folder),
-            runs,
-            Execution(workers=workers, share_first_task=share),
-            Console(file=nowhere),
+            SweepFolder(folder), runs, Execution(workers=workers, share_first_task=share), Console(file=nowhere)
         )
     assert not failed, failed
     return spent() - began
@@ -51,9 +48,7 @@ def results(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in kept}
 
 
-def rows(
-    settings: str = "smoke", rounds: int = 3, workers: int = 1, overrides: tuple[str, ...] = ()
-) -> list[Row]:
+def rows(settings: str = "smoke", rounds: int = 3, workers: int = 1, overrides: tuple[str, ...] = ()) -> list[Row]:
     """One row: how many times as fast the sweep is with a shared first task, median and range over the rounds."""
     runs = runs_of(settings, list(overrides))
     assemble(runs[0].settings)  # the images are decoded once, before anything is timed
@@ -78,9 +73,7 @@ def rows(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--settings", default="smoke", help="a preset or a settings file")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--workers", type=int, default=1)

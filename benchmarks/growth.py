@@ -19,7 +19,7 @@ import csv
 import multiprocessing
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,18 +36,19 @@ from endocil.components.selection import select_by_mmd
 from endocil.data.augment import Augmentation
 from endocil.data.batches import ImageSet, training_batches
 from endocil.data.cache import Images
+from endocil.data.decode import FileReader
 from endocil.data.scenario import Task, keep_classes
 from endocil.data.table import ImageTable
-from endocil.datasets.public.catalogue import as_published, find
+from endocil.datasets.public.facts import find, published_table
 from endocil.learning.build import build_learning, complete
 from endocil.learning.checkpoint import grow
 from endocil.learning.memory import ExemplarMemory, build_selector
 from endocil.learning.training import fit, only_training, total_loss
 from endocil.methods import METHODS, Method, build_method
 from endocil.methods.base import Phase, TaskData, shared_schedule
-from endocil.model.predictions import predict
+from endocil.model.inference import predict
 from endocil.networks import build_backbone
-from endocil.runs.build import Parts, scenario_of
+from endocil.runs.parts import Parts, scenario_of
 from endocil.settings.settings import load_settings
 
 CPU = torch.device("cpu")
@@ -82,13 +83,15 @@ NAMES = {
 }
 
 
+def class_names(n: int) -> tuple[str, ...]:
+    return tuple(f"class {label}" for label in range(n))
+
+
 def image_set(labels: np.ndarray, n_classes: int, from_memory: np.ndarray) -> ImageSet:
     """Images of these labels; a few pictures of noise stand for all of them."""
-    n, names = len(labels), tuple(f"class {label}" for label in range(n_classes))
-    pixels = torch.randint(
-        256, (64, PIXELS, PIXELS, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
-    )
-    table = ImageTable(tuple(map(str, range(n))), labels, names, None, ("",) * n, ("",) * n)  # type: ignore[arg-type]
+    n, names = len(labels), class_names(n_classes)
+    pixels = torch.randint(256, (64, PIXELS, PIXELS, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    table = ImageTable(tuple(map(str, range(n))), labels, names, FileReader(Path()), ("",) * n, ("",) * n)
     images = Images(table, pixels, torch.arange(n) % len(pixels), ())
     return ImageSet(images, torch.arange(n), torch.from_numpy(from_memory))
 
@@ -113,9 +116,7 @@ def epoch(name: str, life: Life) -> Callable[[], object]:
     method, task = last_task(name, life)
     new = np.repeat(np.arange(task.n_old, task.n_seen), life.images)
     old = np.repeat(np.arange(task.n_old), life.exemplars)
-    everything = image_set(
-        np.concatenate([new, old]), task.n_seen, np.arange(len(new) + len(old)) >= len(new)
-    )
+    everything = image_set(np.concatenate([new, old]), task.n_seen, np.arange(len(new) + len(old)) >= len(new))
     rows = torch.arange(len(everything))
     data = TaskData(everything.take(rows[: len(new)]), everything.take(rows[len(new) :]))
     (phase,) = method.phases(task, data)
@@ -135,7 +136,8 @@ def evaluation(life: Life) -> Callable[[], object]:
     method, task = last_task("endocil", life)
     labels = np.repeat(np.arange(task.n_seen), TESTED)
     images = image_set(labels, task.n_seen, np.zeros(len(labels), bool))
-    return lambda: predict(method, images, 256, classes=images.images.table.classes)
+    classes = class_names(task.n_seen)
+    return lambda: predict(method, images, 256, classes=classes)
 
 
 MEASURED: dict[str, Callable[[Life], Callable[[], object]]] = {
@@ -181,9 +183,7 @@ def points(axes: dict[str, tuple[int, ...]], rounds: int) -> list[Point]:
     for _ in range(rounds):
         for axis, value, what in wanted:
             found[axis, value, what].append(in_a_fork(what, replace(Life(), **{axis: value})))
-    return [
-        Point(*key, min(run[0] for run in runs), max(run[1] for run in runs)) for key, runs in found.items()
-    ]
+    return [Point(*key, min(run[0] for run in runs), max(run[1] for run in runs)) for key, runs in found.items()]
 
 
 def rows(axes: dict[str, tuple[int, ...]] | None = None, rounds: int = 2) -> list[Point]:
@@ -209,12 +209,7 @@ def plot(found: Sequence[Point], path: Path) -> None:
     for column, axis in enumerate(AXES):
         for number, what in enumerate(MEASURED):
             mine = [point for point in found if point.axis == axis and point.what == what]
-            style = {
-                "color": colours[number],
-                "marker": markers[number],
-                "linestyle": lines[number],
-                "markersize": 4,
-            }
+            style = {"color": colours[number], "marker": markers[number], "linestyle": lines[number], "markersize": 4}
             values = [point.value for point in mine]
             panels[0, column].plot(values, [point.seconds for point in mine], label=what, **style)
             panels[1, column].plot(values, [point.megabytes for point in mine], **style)
@@ -261,7 +256,7 @@ def without_pixels(preset: str, method: str, buffer: int) -> Parts:
     """The parts of a run on the published number of images; one gray picture stands for all of them."""
     settings = complete(load_settings(preset, [f"method.name={method}", f"memory.per_class={buffer}"]))
     chosen = settings.scenario
-    table = as_published(find(settings.data.name))
+    table = published_table(find(settings.data.name))
     kept = keep_classes(table, minimum=chosen.minimum, leave_out=chosen.leave_out, order=chosen.order)
     scenario = scenario_of(kept, settings)
     built, _ = build_learning(settings)
@@ -270,9 +265,7 @@ def without_pixels(preset: str, method: str, buffer: int) -> Parts:
     memory = None
     if built.replay:
         memory = ExemplarMemory(per_class=buffer, select=build_selector("random", {}), size=COUNTED, seed=0)
-    return Parts(
-        settings, images, scenario.joined() if built.joint else scenario, built, memory, Augmentation(), ()
-    )
+    return Parts(settings, images, scenario.joined() if built.joint else scenario, built, memory, Augmentation(), ())
 
 
 def operations_of(method: nn.Module, phase: Phase) -> float:
@@ -283,7 +276,7 @@ def operations_of(method: nn.Module, phase: Phase) -> float:
         outcome = phase.objective(batch)
         phase.gradients.collect(outcome, SAMPLE)
         total_loss(outcome, SAMPLE, SAMPLE).backward()
-    return counter.get_total_flops() / SAMPLE
+    return float(counter.get_total_flops()) / SAMPLE
 
 
 def work_of(preset: str, name: str, buffers: Sequence[int], each: Counted) -> list[Work]:
@@ -291,7 +284,7 @@ def work_of(preset: str, name: str, buffers: Sequence[int], each: Counted) -> li
     found = []
     for buffer in buffers:
         parts = without_pixels(preset, name, buffer)
-        passes, operations = Counter[int](), Counter[int]()
+        passes, operations = Counter[int](), defaultdict[int, float](float)
         shared = ""
         for task in parts.scenario.tasks:
             grow(parts.method, task, CPU)
@@ -304,7 +297,7 @@ def work_of(preset: str, name: str, buffers: Sequence[int], each: Counted) -> li
                 operations[task.index] += seen * each[key] * SCALE
                 if not parts.method.joint:  # its only task has other images than the others' first
                     shared = shared or phase.shared
-        found.append(Work(preset, name, buffer, passes.total(), operations.total(), shared, operations[0]))
+        found.append(Work(preset, name, buffer, passes.total(), sum(operations.values()), shared, operations[0]))
     return found
 
 
@@ -357,9 +350,7 @@ def print_protocol(work: Iterator[Work], teraflops: Sequence[float]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--plot", type=Path, help="draw the points into this PNG file (needs matplotlib)")
     parser.add_argument("--protocol", action="store_true", help="estimate the paper's protocol instead")
@@ -375,9 +366,7 @@ def main() -> None:
     for point in found:
         least = next(p.seconds for p in found if (p.axis, p.what) == (point.axis, point.what))
         ratio = f"{point.seconds / least:.2f}"
-        table.writerow(
-            [point.axis, point.value, point.what, f"{point.seconds:.4f}", f"{point.megabytes:.1f}", ratio]
-        )
+        table.writerow([point.axis, point.value, point.what, f"{point.seconds:.4f}", f"{point.megabytes:.1f}", ratio])
     if chosen.plot:
         plot(found, chosen.plot)
 

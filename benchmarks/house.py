@@ -165,7 +165,7 @@ def measure(root: Path) -> dict[str, tuple[str, list[str]]]:
     """Each figure, and the names that it counts."""
     modules = read_modules(root)
     files = [module.path for module in modules.values()]
-    rooms = {path.parts[0] for path in files if len(path.parts) > 1}
+    subpackages = {path.parts[0] for path in files if len(path.parts) > 1}
     top = [path.name for path in files if len(path.parts) == 1]
     names = Counter(path.name for path in files if path.name != "__init__.py")
     twice = sorted(name for name, n in names.items() if n > 1)
@@ -183,7 +183,7 @@ def measure(root: Path) -> dict[str, tuple[str, list[str]]]:
 
     return {
         "modules at the top level": count(sorted(top)),
-        "rooms (packages below it)": count(sorted(rooms)),
+        "subpackages": count(sorted(subpackages)),
         "files": (f"{len(files):,}", []),
         "lines": (f"{sum(module.lines for module in modules.values()):,}", []),
         "files of more than 400 lines": count(long),
@@ -203,8 +203,7 @@ def table(columns: dict[str, dict[str, tuple[str, list[str]]]]) -> str:
     rows = [["figure", *columns], *([name, *(one[name][0] for one in columns.values())] for name in figures)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = [
-        "| " + " | ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) + " |"
-        for row in rows
+        "| " + " | ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) + " |" for row in rows
     ]
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
     return "\n".join([lines[0], rule, *lines[1:]])

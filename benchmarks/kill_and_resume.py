@@ -14,16 +14,21 @@ import tempfile
 import time
 from pathlib import Path
 
+from endocil.model.file import read_archive
+
 
 def fingerprint(folder: Path) -> dict[str, str]:
     """Weights, memory, predictions and metrics; events are left out, because they hold times."""
-    names = ["checkpoint.safetensors", "metrics.json", "split.csv"]
     files = [
         *folder.glob("predictions/*.csv"),
         *folder.glob("memory/*.csv"),
-        *(folder / name for name in names),
+        folder / "metrics.json",
+        folder / "split.csv",
     ]
-    return {str(f.relative_to(folder)): hashlib.sha256(f.read_bytes()).hexdigest() for f in sorted(files)}
+    content = {str(file.relative_to(folder)): file.read_bytes() for file in sorted(files)}
+    model, _ = read_archive(folder / "model.endocil")
+    del model["manifest.json"]  # it names the folder
+    return {name: hashlib.sha256(data).hexdigest() for name, data in (content | model).items()}
 
 
 def endocil(*arguments: str) -> list[str]:
@@ -56,17 +61,13 @@ def _wait(folder: Path, seconds: float, *, for_writing: bool) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument("--preset", default="smoke")
     parser.add_argument("--set", action="append", default=[], dest="changes", metavar="KEY=VALUE")
     options = parser.parse_args()
-    changes = [
-        word for change in ["run.checkpoint_seconds=0", *options.changes] for word in ("--set", change)
-    ]
+    changes = [word for change in ["run.checkpoint_seconds=0", *options.changes] for word in ("--set", change)]
     with tempfile.TemporaryDirectory() as place:
         straight, killed = Path(place, "straight"), Path(place, "killed")
         run = ["run", options.preset, *changes, "-o"]

@@ -1,9 +1,9 @@
-"""One class is held back: a bundle of the others learns it, without their training data. What is lost, what is won?
+"""One class is held back: a model of the others learns it, without their training data. What is lost, what is won?
 
     export HYPER_KVASIR_PART=/where/the/subset/is
     python benchmarks/learn_one_class.py -o results.jsonl [--methods icarl dgr foster endocil] [--seeds 0 1 2]
 
-For each method and seed: a run on all classes but one, its bundle, `endocil learn` of the class that was held back,
+For each method and seed: a run on all classes but one, its model, `endocil learn` of the class that was held back,
 and the recall of every class on the test images before and after, by both heads. The test images are the same ones
 throughout. The class is the last in alphabetical order, which was said before any result was seen. One process; a
 line of JSON for each result. Stopped, the same command goes on: results that are there are not made again, and a
@@ -19,16 +19,16 @@ from typing import Any
 
 import numpy as np
 from packed import packed
-from torch import Tensor
 
+from endocil.data.decode import FileReader
 from endocil.data.scenario import Scenario
 from endocil.data.splits import TEST
 from endocil.data.table import ImageTable
 from endocil.io.files import write_csv, write_json
 from endocil.learning.build import complete
 from endocil.model.model import Model
-from endocil.runs.build import images_and_scenario
 from endocil.runs.learn import learn
+from endocil.runs.parts import images_and_scenario
 from endocil.runs.run import resume, run
 from endocil.settings.settings import Settings, load_settings
 
@@ -46,7 +46,7 @@ def held_back(scenario: Scenario) -> str:
 
 
 def result_of(settings: Settings, folder: Path) -> dict[str, Any]:
-    """Run, bundle, learn, and measure before and after; what is there already is not made again."""
+    """Run, model, learn, and measure before and after; what is there already is not made again."""
     _claim(folder, settings)
     _, scenario = images_and_scenario(complete(settings))
     name = held_back(scenario)
@@ -65,11 +65,8 @@ def result_of(settings: Settings, folder: Path) -> dict[str, Any]:
     labels, tests = scenario.table.labels, scenario.part == TEST
     held = labels == scenario.table.classes.index(name)
     write_shown(scenario, tests & ~held, folder / "known.csv")
-    write_shown(scenario, held, folder / "unknown.csv")  # to the first bundle
-    measured = {
-        "before": recalls(before, scenario, old),
-        "after": recalls(after, scenario, [*old, name]),
-    }
+    write_shown(scenario, held, folder / "unknown.csv")  # to the first model
+    measured = {"before": recalls(before, scenario, old), "after": recalls(after, scenario, [*old, name])}
     return {
         "method": settings.method.name,
         "seed": settings.seed,
@@ -90,43 +87,48 @@ def _run(settings: Settings, folder: Path) -> None:
         run(settings, folder)
 
 
+def folder_of(table: ImageTable) -> Path:
+    """Where its images lie."""
+    if not isinstance(table.reader, FileReader):
+        raise SystemExit(f"expected image files; the data set is read by {type(table.reader).__name__}")
+    return table.reader.root
+
+
 def write_list(scenario: Scenario, name: str, path: Path) -> tuple[Path, Path]:
     """The images of one class with their parts, as `endocil learn` takes them, and where they lie."""
     table = scenario.table
     rows = np.flatnonzero(table.labels == table.classes.index(name)).tolist()
     told = [(table.ids[row], name, table.groups[row], scenario.part[row]) for row in rows]
     write_csv(path, ("path", "label", "group", "split"), told)
-    return path, table.reader.root  # type: ignore[attr-defined]
+    return path, folder_of(table)
 
 
 def write_shown(scenario: Scenario, wanted: np.ndarray, path: Path) -> None:
-    """Some images, as `endocil predict` and benchmarks/unlike.py take them."""
-    table, root = scenario.table, scenario.table.reader.root  # type: ignore[attr-defined]
+    """Some images, as `endocil predict` and benchmarks/out_of_distribution.py take them."""
+    table, root = scenario.table, folder_of(scenario.table)
     rows = np.flatnonzero(wanted).tolist()
     told = [(root / table.ids[row], table.classes[table.labels[row]]) for row in rows]
     write_csv(path, ("path", "label"), told)
 
 
-def recalls(bundle: Path, scenario: Scenario, classes: Sequence[str]) -> dict[str, dict[str, float]]:
+def recalls(model: Path, scenario: Scenario, classes: Sequence[str]) -> dict[str, dict[str, float]]:
     """Of each class in percent, by the softmax head and by the nearest class mean."""
     labels, part, own = scenario.table.labels, scenario.part, scenario.table.classes
     wanted = np.isin(labels, [own.index(name) for name in classes]) & (part == TEST)
     shown: ImageTable = scenario.table.take(wanted)
-    said = Model.load(bundle).predict(shown)
+    said = Model.load(model).predict(shown)
     assert not said.unreadable
     truth = [own[label] for label in shown.labels.tolist()]
     heads = {"softmax": said.probabilities, "mean": said.mean_probabilities}
     return {
-        head: _by_class(scores, said.classes, truth, classes)
-        for head, scores in heads.items()
-        if scores is not None
+        head: _by_class(scores, said.classes, truth, classes) for head, scores in heads.items() if scores is not None
     }
 
 
 def _by_class(
-    scores: Tensor, names: Sequence[str], truth: Sequence[str], classes: Sequence[str]
+    scores: np.ndarray, names: Sequence[str], truth: Sequence[str], classes: Sequence[str]
 ) -> dict[str, float]:
-    said = np.array([names[i] for i in scores.argmax(dim=1).tolist()])
+    said = np.array([names[i] for i in scores.argmax(axis=1).tolist()])
     true = np.array(truth)
     return {name: 100.0 * float((said[true == name] == name).mean()) for name in classes}
 
@@ -175,11 +177,9 @@ def facts(settings: Settings) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", "--output", type=Path, required=True, help="a line of JSON for each result")
-    parser.add_argument("--work", type=Path, help="folder of runs and bundles; by default beside the output")
+    parser.add_argument("--work", type=Path, help="folder of runs and model files; by default beside the output")
     parser.add_argument("--settings", default=str(SETTINGS))
     parser.add_argument("--methods", nargs="+", default=METHODS)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])

@@ -13,7 +13,7 @@ import statistics
 import torch
 
 from endocil.methods import METHODS
-from endocil.runs.build import Parts, assemble
+from endocil.runs.parts import Parts, assemble
 from endocil.runs.preflight import speed, trial
 from endocil.settings.settings import load_settings
 
@@ -26,13 +26,11 @@ def parts_of(settings: str, name: str, changes: tuple[str, ...]) -> Parts:
 
 def seconds_per_epoch(parts: Parts, seconds: float) -> float:
     method, phases = trial(parts)
-    return sum(len(phase.images) / speed(parts, method, phase, seconds) for phase in phases)
+    return sum(len(phase.images) / speed(parts.settings, method, phase, seconds) for phase in phases)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--settings", default="demo", help="a preset or a settings file")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="spent on each phase in each round")

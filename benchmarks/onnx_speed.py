@@ -1,8 +1,8 @@
-"""onnxruntime against torch on the CPU: the same bundle, the same pictures, by turns.
+"""onnxruntime against torch on the CPU: the same model, the same pictures, by turns.
 
-    python benchmarks/onnx_speed.py [--rounds 30] [--methods endocil der foster] [--batches 1 8 32] [--bundle FILE]
+    python benchmarks/onnx_speed.py [--rounds 30] [--methods endocil der foster] [--batches 1 8 32] [--model FILE]
 
-One thread each, from uint8 pixels to probabilities, in processor time. Without a bundle, networks that have learned
+One thread each, from uint8 pixels to probabilities, in processor time. Without a model, networks that have learned
 nothing are taken (ResNet-18 of width 64 at 128 px, five classes in three tasks): speed does not depend on the weights.
 The figure is the median over the rounds of onnxruntime's images per second over torch's, with its range; the last
 column is the largest difference that the export has found.
@@ -25,14 +25,14 @@ from untrained import write_untrained
 
 from endocil.data.augment import normalise
 from endocil.model.file import read_model_file
-from endocil.model.onnx import PARITY_INPUT, Graph, export
+from endocil.model.onnx import INPUT_NAME, Graph, export
 
-HEAD = "| bundle | batch | onnxruntime / torch | range | differs by |\n|---|---:|---:|---:|---:|"
+HEAD = "| model | batch | onnxruntime / torch | range | differs by |\n|---|---:|---:|---:|---:|"
 
 
-def turns(bundle: Path, onnx: Path, batch: int) -> tuple[Callable[[], object], Callable[[], object]]:
+def turns(model: Path, onnx: Path, batch: int) -> tuple[Callable[[], object], Callable[[], object]]:
     """One pass of onnxruntime, one of torch."""
-    content = read_model_file(bundle)
+    content = read_model_file(model)
     method, manifest = restored(content), content.manifest
     names = list(Graph(method, content).outputs)
     options = onnxruntime.SessionOptions()
@@ -46,14 +46,11 @@ def turns(bundle: Path, onnx: Path, batch: int) -> tuple[Callable[[], object], C
     def with_torch() -> object:
         return (method(normalise(pixels)) / temperature).softmax(dim=1)
 
-    return lambda: session.run(names, {PARITY_INPUT: pixels.numpy()}), with_torch
+    return lambda: session.run(names, {INPUT_NAME: pixels.numpy()}), with_torch
 
 
 def ratios(
-    one: Callable[[], object],
-    other: Callable[[], object],
-    rounds: int,
-    clock: Callable[[], float] = time.process_time,
+    one: Callable[[], object], other: Callable[[], object], rounds: int, clock: Callable[[], float] = time.process_time
 ) -> list[float]:
     """Images per second of one over those of the other, round by round; the first round warms up."""
     found = []
@@ -68,11 +65,11 @@ def ratios(
     return found[1:]
 
 
-def rows(bundles: dict[str, Path], batches: Sequence[int], rounds: int, folder: Path) -> Iterator[str]:
-    for name, bundle in bundles.items():
-        made = export(bundle, folder / f"{name}.onnx")
+def rows(models: dict[str, Path], batches: Sequence[int], rounds: int, folder: Path) -> Iterator[str]:
+    for name, model in models.items():
+        made = export(model, folder / f"{name}.onnx")
         for batch in batches:
-            found = ratios(*turns(bundle, made.path, batch), rounds)
+            found = ratios(*turns(model, made.path, batch), rounds)
             middle = statistics.median(found)
             spread = f"{min(found):.2f} to {max(found):.2f}"
             yield f"| {name} | {batch} | {middle:.2f} | {spread} | {made.difference:.1e} |"
@@ -85,22 +82,20 @@ def main() -> None:
     parser.add_argument("--batches", nargs="+", type=int, default=[1, 8, 32])
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--width", type=int, default=64)
-    parser.add_argument("--bundle", type=Path)
+    parser.add_argument("--model", type=Path)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        if chosen.bundle:
-            bundles = {chosen.bundle.stem: chosen.bundle}
+        if chosen.model:
+            models = {chosen.model.stem: chosen.model}
         else:
-            bundles = {
-                method: write_untrained(
-                    folder / f"{method}.endocil", method, size=chosen.size, width=chosen.width
-                )
+            models = {
+                method: write_untrained(folder / f"{method}.endocil", method, size=chosen.size, width=chosen.width)
                 for method in chosen.methods
             }
         print(HEAD)
-        for row in rows(bundles, chosen.batches, chosen.rounds, folder):
+        for row in rows(models, chosen.batches, chosen.rounds, folder):
             print(row, flush=True)
 
 

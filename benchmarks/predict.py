@@ -1,11 +1,11 @@
-"""How fast is a bundle's prediction beside a bare torch loop: the network alone, and from files to probabilities.
+"""How fast is a model's prediction beside a bare torch loop: the network alone, and from files to probabilities.
 
     OMP_NUM_THREADS=1 python benchmarks/predict.py [--images 128] [--rounds 6] [--width 64] [--size 256]
 
 ResNet-18 with 14 classes and class means, in batches of 64. "Network": the pixels lie in memory for both; the bare loop
 normalises a batch, runs the network in channels-last layout and takes the softmax. "Files": JPEGs of 720 x 576 pixels;
 the bare loop decodes them with Pillow in as many threads, ahead of the network. Both take turns in one process; the
-first round does not count. The figure is the median over the rounds of the bare loop's time over the bundle's, with its
+first round does not count. The figure is the median over the rounds of the bare loop's time over the model's, with its
 range: 1 is as fast, below 1 slower. Prints a Markdown table.
 """
 
@@ -25,7 +25,7 @@ from PIL import Image
 from torch import Tensor
 
 import endocil
-from endocil.data.augment import DEVIATION, MEAN
+from endocil.data.augment import IMAGENET
 from endocil.data.decode import RULES
 from endocil.data.inputs import Inputs
 from endocil.data.scenario import Task
@@ -49,19 +49,16 @@ class InMemory:
         self.pixels = pixels
 
     def read(self, image_id: str, size: int) -> np.ndarray:
-        return self.pixels[int(image_id)]
+        picture: np.ndarray = self.pixels[int(image_id)]
+        return picture
 
     def fingerprint(self, ids: Sequence[str]) -> str:
         return ""
 
 
 def untrained(width: int, size: int) -> Model:
-    """A bundle of first values: they take as long as trained ones."""
-    settings = {
-        "data": {"name": "synthetic", "size": size},
-        "network": {"width": width},
-        "method": {"name": "icarl"},
-    }
+    """A model of first values: they take as long as trained ones."""
+    settings = {"data": {"name": "synthetic", "size": size}, "network": {"width": width}, "method": {"name": "icarl"}}
     method, _ = build_learning(load_settings(settings))
     grow(method, Task(0, 0, CLASSES), torch.device("cpu"))
     means = torch.nn.functional.normalize(torch.rand(CLASSES, 8 * width), dim=1)
@@ -70,7 +67,9 @@ def untrained(width: int, size: int) -> Model:
         settings=settings,
         classes=tuple(LearnedClass(name=str(i), task=0, images=1) for i in range(CLASSES)),
         increments=(CLASSES,),
-        preprocessing=Preprocessing(size=size, crop_frame=False, mean=MEAN, deviation=DEVIATION, rules=RULES),
+        preprocessing=Preprocessing(
+            size=size, crop_frame=False, mean=IMAGENET.mean, deviation=IMAGENET.std, rules=RULES
+        ),
         calibration=None,
         metrics=None,
         environment={},
@@ -84,7 +83,7 @@ def untrained(width: int, size: int) -> Model:
 @torch.no_grad()
 def bare(network: torch.nn.Module, batches: Iterator[Tensor]) -> Tensor:
     """What one would write without a toolbox."""
-    mean, deviation = (torch.tensor(values).view(1, 3, 1, 1) for values in (MEAN, DEVIATION))
+    mean, deviation = (torch.tensor(values).view(1, 3, 1, 1) for values in (IMAGENET.mean, IMAGENET.std))
     found = []
     for batch in batches:
         images = batch.permute(0, 3, 1, 2).float().div_(255).sub_(mean).div_(deviation)
@@ -119,16 +118,16 @@ def ratios(ours: Callable[[], object], other: Callable[[], object], rounds: int)
 
 
 def rows(images: int, rounds: int, width: int, size: int) -> list[tuple[str, list[float]]]:
-    bundle = untrained(width, size)
+    model = untrained(width, size)
     random = np.random.default_rng(0)
     pixels = random.integers(0, 256, (images, size, size, 3), dtype=np.uint8)
     ids = tuple(map(str, range(images)))
     held = Inputs(ids, ids, InMemory(pixels))
-    network = bundle.method
+    network = model.method
     with tempfile.TemporaryDirectory() as folder:
         make_files(Path(folder), images)
         paths = sorted(Path(folder).iterdir())
-        said = bundle.predict(held, batch=BATCH).probabilities
+        said = torch.from_numpy(model.predict(held, batch=BATCH).probabilities)
         torch.testing.assert_close(
             said, bare(network, iter(torch.from_numpy(pixels).split(BATCH))), rtol=1e-3, atol=1e-3
         )
@@ -136,37 +135,29 @@ def rows(images: int, rounds: int, width: int, size: int) -> list[tuple[str, lis
             (
                 "network",
                 ratios(
-                    lambda: bundle.predict(held, batch=BATCH),
+                    lambda: model.predict(held, batch=BATCH),
                     lambda: bare(network, iter(torch.from_numpy(pixels).split(BATCH))),
                     rounds,
                 ),
             ),
             (
                 "files",
-                ratios(
-                    lambda: bundle.predict(folder, batch=BATCH),
-                    lambda: bare(network, decoded(paths, size)),
-                    rounds,
-                ),
+                ratios(lambda: model.predict(folder, batch=BATCH), lambda: bare(network, decoded(paths, size)), rounds),
             ),
         ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=128)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--size", type=int, default=256)
     args = parser.parse_args()
-    print("| what | bare time / bundle's time | range |")
+    print("| what | bare time / model's time | range |")
     print("|---|---|---|")
     for what, found in rows(args.images, args.rounds, args.width, args.size):
-        print(
-            f"| {what} | {statistics.median(found):.3f} | {min(found):.3f} to {max(found):.3f} |", flush=True
-        )
+        print(f"| {what} | {statistics.median(found):.3f} | {min(found):.3f} to {max(found):.3f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -156,9 +156,7 @@ class Peer:
 
     def _answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
-        answer: dict[str, Any] = json.loads(
-            self.process.stdout.readline() or '{"missing": "ended without an answer"}'
-        )
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline() or '{"missing": "ended without an answer"}')
         return answer
 
     def close(self) -> None:
@@ -230,7 +228,8 @@ def rows_of(m: int, n: int, rounds: int, peers_python: str | None) -> list[Row]:
 
 
 def as_rows(m: int, n: int, runs: dict[str, list[Run] | str]) -> list[Row]:
-    ours, sums, product = (runs.pop(name) for name in ("ours", "row sums", "product"))
+    own = (runs.pop(name) for name in ("ours", "row sums", "product"))
+    ours, sums, product = (done for done in own if not isinstance(done, str))
     least, limit = least_processor(ours), least_processor(product) / 4096**2 * m * m / 2
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         extra = pool.submit(extra_memory, m, n).result()
@@ -242,8 +241,8 @@ def as_rows(m: int, n: int, runs: dict[str, list[Run] | str]) -> list[Row]:
             continue
         used = least_processor(done)
         same = None if what.startswith("ours, ") else done[0][2] == ours[0][2]
-        own = note if what == "ours" else ""
-        made.append(Row(m, n, what, min(run[0] for run in done), used, used / least, same, own))
+        remark = note if what == "ours" else ""
+        made.append(Row(m, n, what, min(run[0] for run in done), used, used / least, same, remark))
     return made
 
 
@@ -275,18 +274,13 @@ def markdown(row: Row) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="the two smallest sizes")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--peers-python", help="the Python of an environment that has the peers")
     parser.add_argument("--output", type=Path, help="write the table to this file too")
     args = parser.parse_args()
-    print(
-        f"torch {torch.__version__}, one thread, d = {WIDTH}, best of {args.rounds} rounds\n\n{HEAD}",
-        flush=True,
-    )
+    print(f"torch {torch.__version__}, one thread, d = {WIDTH}, best of {args.rounds} rounds\n\n{HEAD}", flush=True)
     lines = [HEAD]
     for row in measured(args.quick, args.peers_python, args.rounds):
         lines.append(markdown(row))

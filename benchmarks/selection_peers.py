@@ -14,6 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ Run = Callable[[], list[int]]
 COMPILED = ("coreax", "coreax_in_blocks", "kernax")
 
 
-def gaussians(exp: Callable, squared: object, dbar: float) -> object:
+def gaussians(exp: Callable[[Any], Any], squared: Any, dbar: float) -> Any:  # arrays of numpy, JAX or torch
     """The kernel from squared distances, with one exponential: e + e^2 + e^4 + e^8 + e^16."""
     value = exp(squared / (-4.0 * dbar))
     total = value
@@ -33,7 +34,8 @@ def gaussians(exp: Callable, squared: object, dbar: float) -> object:
 
 def with_numpy(left: np.ndarray, right: np.ndarray, dbar: float) -> np.ndarray:
     squares = (left * left).sum(1)[:, None] + (right * right).sum(1)
-    return gaussians(np.exp, np.maximum(squares - 2.0 * left @ right.T, 0.0), dbar)
+    values: np.ndarray = gaussians(np.exp, np.maximum(squares - 2.0 * left @ right.T, 0.0), dbar)
+    return values
 
 
 def coreax(features: np.ndarray, n: int, dbar: float, block: int | None = None) -> Run:
@@ -61,7 +63,7 @@ def kernax(features: np.ndarray, n: int, dbar: float) -> Run:
     import jax.numpy as jnp
     from kernax import KernelHerding
 
-    def kernel(x: object, y: object) -> object:
+    def kernel(x: Any, y: Any) -> Any:
         return gaussians(jnp.exp, jnp.sum((x - y) ** 2), dbar)
 
     select = equinox.filter_jit(lambda rows: KernelHerding(rows, kernel)(n))
@@ -82,12 +84,11 @@ def mmd_critic(features: np.ndarray, n: int, dbar: float) -> Run:
 def goodpoints(features: np.ndarray, n: int, dbar: float) -> Run:
     from goodpoints.herding import herding
 
-    thinning = math.log2(
-        len(features) / (n + 0.5)
-    )  # its size is that of the class by 2^thinning, rounded down
+    thinning = math.log2(len(features) / (n + 0.5))  # its size is that of the class by 2^thinning, rounded down
 
     def kernel(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return with_numpy(x, y, dbar)[0]
+        row: np.ndarray = with_numpy(x, y, dbar)[0]
+        return row
 
     return lambda: herding(features, thinning, kernel, unique=True).tolist()
 

@@ -1,10 +1,10 @@
 """A server under load: thousands of predictions from many clients while models are exchanged. Is any lost?
 
     python benchmarks/serve_load.py [--predictions 10000] [--clients 50] [--swaps 20] [--size 64] [--width 32]
-                                    [--bundles FIRST.endocil SECOND.endocil]
+                                    [--models FIRST.endocil SECOND.endocil]
 
 `endocil serve` runs in a process of its own with one thread for torch; clients are threads of this process, each with
-a connection that stays open and one image at a time. Every answer is compared with what the two bundles say of the
+a connection that stays open and one image at a time. Every answer is compared with what the two models say of the
 image themselves. The bare loop decodes the same files and passes them through the same network one by one, without any
 server; it is measured before and after. Memory is the server's resident set.
 """
@@ -23,6 +23,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -119,60 +120,44 @@ class Load:
             self.seconds.append(seconds)
             self.check(said["images"][0]["predictions"][0], picture)
 
-    def check(self, answer: dict, picture: int) -> None:
+    def check(self, answer: dict[str, Any], picture: int) -> None:
         digest = answer["digest"]
         self.by_digest[digest] = self.by_digest.get(digest, 0) + 1
         expected = self.expected[digest][picture]
         told = {one["name"]: one["probability"] for one in answer["top"]}
-        if told.keys() != expected.keys() or any(
-            abs(told[name] - expected[name]) > TOLERANCE for name in told
-        ):
+        if told.keys() != expected.keys() or any(abs(told[name] - expected[name]) > TOLERANCE for name in told):
             self.wrong += 1
 
 
-def bare(bundle: Model, pictures: list[bytes], seconds: float) -> float:
+def bare(model: Model, pictures: list[bytes], seconds: float) -> float:
     """Images per second, one by one, from the bytes of the file to probabilities."""
-    size, done, begun = bundle.manifest.preprocessing.size, 0, time.perf_counter()
+    size, done, begun = model.manifest.preprocessing.size, 0, time.perf_counter()
     with torch.inference_mode():
         while time.perf_counter() - begun < seconds:
             pixels = torch.from_numpy(np.array(decode(pictures[done % len(pictures)], size)))
-            bundle.method(normalise(pixels[None])).softmax(dim=1)
+            model.method(normalise(pixels[None])).softmax(dim=1)
             done += 1
     return done / (time.perf_counter() - begun)
 
 
 def swap(port: int, name: str) -> bool:
     line = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
-    line.request(
-        "PUT", "/api/v1/models/model-1", json.dumps({"file": name}), {"Content-Type": "application/json"}
-    )
+    line.request("PUT", "/api/v1/models/model-1", json.dumps({"file": name}), {"Content-Type": "application/json"})
     return line.getresponse().status == 200
 
 
 def measure(first: Path, second: Path, chosen: argparse.Namespace, errors: Path) -> None:
-    bundles = [Model.load(path) for path in (first, second)]
-    pictures = files(bundles[0].manifest.preprocessing.size)
+    models = [Model.load(path) for path in (first, second)]
+    pictures = files(models[0].manifest.preprocessing.size)
     paths = [errors.with_name(f"{row}.jpg") for row in range(len(pictures))]
     for path, data in zip(paths, pictures, strict=True):
         path.write_bytes(data)
     expected = {}
-    for bundle in bundles:
-        found = bundle.predict(paths, batch=1)
-        expected[bundle.digest] = [
-            dict(zip(found.classes, row.tolist(), strict=True)) for row in found.probabilities
-        ]
-    alone = [bare(bundles[0], pictures, chosen.bare_seconds)]
-    command = [
-        sys.executable,
-        "-m",
-        "endocil",
-        "serve",
-        str(first),
-        "--models",
-        str(first.parent),
-        "--port",
-        "0",
-    ]
+    for model in models:
+        found = model.predict(paths, batch=1)
+        expected[model.digest] = [dict(zip(found.classes, row.tolist(), strict=True)) for row in found.probabilities]
+    alone = [bare(models[0], pictures, chosen.bare_seconds)]
+    command = [sys.executable, "-m", "endocil", "serve", str(first), "--models", str(first.parent), "--port", "0"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
     with (
         errors.open("w") as log,
@@ -184,13 +169,11 @@ def measure(first: Path, second: Path, chosen: argparse.Namespace, errors: Path)
         swaps, megabytes, seconds = under_load(load, server.pid, chosen, [second.name, first.name])
         server.send_signal(signal.SIGTERM)
         server.wait(60)
-    alone.append(bare(bundles[0], pictures, chosen.bare_seconds))
+    alone.append(bare(models[0], pictures, chosen.bare_seconds))
     report(load, chosen, swaps, megabytes, seconds, statistics.mean(alone), server.returncode)
 
 
-def under_load(
-    load: Load, pid: int, chosen: argparse.Namespace, names: list[str]
-) -> tuple[int, list[float], float]:
+def under_load(load: Load, pid: int, chosen: argparse.Namespace, names: list[str]) -> tuple[int, list[float], float]:
     """Swaps that were done, megabytes after each tenth of the load, seconds of the whole."""
     clients = [threading.Thread(target=load.client) for _ in range(chosen.clients)]
     begun = time.perf_counter()
@@ -224,10 +207,10 @@ def report(
         "clients": chosen.clients,
         "answered": len(ordered),
         "lost": load.lost,
-        "other than the bundle says, by more than 1e-4": load.wrong,
+        "other than the model says, by more than 1e-4": load.wrong,
         "told to come again (429)": load.again,
         "exchanges of the model": swaps,
-        "answered by the first and by the second bundle": " and ".join(
+        "answered by the first and by the second model": " and ".join(
             str(load.by_digest.get(digest, 0)) for digest in load.expected
         ),
         "exit status after SIGTERM": status,
@@ -253,14 +236,14 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--bare-seconds", type=float, default=5.0, help="of the bare loop, before and after")
-    parser.add_argument("--bundles", nargs=2, type=Path)
+    parser.add_argument("--models", nargs=2, type=Path)
     chosen = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        if chosen.bundles:
+        if chosen.models:
             first, second = (folder / f"{i}.endocil" for i in (1, 2))
-            for source, place in zip(chosen.bundles, (first, second), strict=True):
+            for source, place in zip(chosen.models, (first, second), strict=True):
                 place.write_bytes(source.read_bytes())
         else:
             first, second = (

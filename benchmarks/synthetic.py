@@ -18,12 +18,10 @@ from sklearn.preprocessing import StandardScaler
 
 from endocil import load_settings
 from endocil.learning.build import complete
-from endocil.runs.build import images_and_scenario
+from endocil.runs.parts import images_and_scenario
 
 
-def linear(
-    pixels: np.ndarray, labels: np.ndarray, train: np.ndarray, test: np.ndarray, strength: float
-) -> float:
+def linear(pixels: np.ndarray, labels: np.ndarray, train: np.ndarray, test: np.ndarray, strength: float) -> float:
     scaler = StandardScaler().fit(pixels[train])
     model = LogisticRegression(C=strength, max_iter=200, class_weight="balanced", tol=1e-3)
     with warnings.catch_warnings():
@@ -36,7 +34,8 @@ def linear(
 def thumbnails(images: np.ndarray, size: int) -> np.ndarray:
     n, whole = images.shape[:2]
     cut = images.reshape(n, size, whole // size, size, whole // size, 3)
-    return cut.mean((2, 4), dtype=np.float32).reshape(n, -1) / 255.0
+    means: np.ndarray = cut.mean((2, 4), dtype=np.float32)
+    return means.reshape(n, -1) / 255.0
 
 
 def main() -> None:
@@ -51,9 +50,7 @@ def main() -> None:
     pixels = images.gather(torch.arange(len(table))).numpy()
     for size, strengths in ((16, (1e-3, 1e-2, 1e-1)), (whole, (1e-4, 1e-3))):
         scores = [linear(thumbnails(pixels, size), table.labels, train, test, c) for c in strengths]
-        print(
-            f"linear model on {size} x {size} pixels: balanced accuracy {max(scores):.1f} % (best of {len(scores)})"
-        )
+        print(f"linear model on {size} x {size} pixels: balanced accuracy {max(scores):.1f} % (best of {len(scores)})")
 
 
 if __name__ == "__main__":

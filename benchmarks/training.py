@@ -38,8 +38,8 @@ from endocil.learning.numerics import Precision
 from endocil.learning.parallel import learning_on
 from endocil.learning.training import fit
 from endocil.methods.base import Method, Phase, TaskData
-from endocil.networks import compile_backbones, share_batch_norm
-from endocil.runs.build import Parts, assemble
+from endocil.networks import compile_backbones, sync_batch_norm
+from endocil.runs.parts import Parts, assemble
 from endocil.runs.preflight import planned_exemplars
 from endocil.settings.settings import load_settings
 
@@ -103,9 +103,7 @@ def rows_of(parts: Parts, task: Task) -> tuple[Tensor, Tensor]:
 
 def data_of(parts: Parts, new: Tensor, exemplars: Tensor) -> TaskData:
     return TaskData(
-        ImageSet.of(parts.images, new),
-        ImageSet.of(parts.images, exemplars, from_memory=True),
-        parts.augmentation,
+        ImageSet.of(parts.images, new), ImageSet.of(parts.images, exemplars, from_memory=True), parts.augmentation
     )
 
 
@@ -133,7 +131,8 @@ def bare_epochs(size: Size, *, channels_last: bool = True) -> Turn:
     """Every call takes as many steps as an epoch, all on the same batch."""
     method, phase = training("finetune", size)
     layout = torch.channels_last if channels_last else torch.contiguous_format
-    network = nn.Sequential(method.backbone, method.classifier).to(memory_format=layout).train()
+    network = nn.Sequential(method.backbone, method.classifier).train()
+    network.to(memory_format=layout)  # type: ignore[call-overload]
     chosen = phase.schedule
     optimizer = torch.optim.SGD(
         network.parameters(), chosen.learning_rate, chosen.momentum, weight_decay=chosen.weight_decay
@@ -156,9 +155,7 @@ def seconds(turn: Turn, clock: Clock) -> float:
     return clock() - began
 
 
-def ratios(
-    one: Turn, other: Turn, rounds: int, clock: Clock = time.process_time
-) -> tuple[list[float], float]:
+def ratios(one: Turn, other: Turn, rounds: int, clock: Clock = time.process_time) -> tuple[list[float], float]:
     """Images per second of the one by those of the other, round by round, and the ratio of their best rounds.
 
     The first round warms up and does not count; who goes first changes from round to round."""
@@ -194,10 +191,7 @@ def layouts(size: Size) -> Row:
 
 
 def precision(size: Size) -> Row:
-    what, half = (
-        "train.precision bf16 / 32, fit()",
-        epochs(*training("icarl", size), precision=Precision("bf16")),
-    )
+    what, half = ("train.precision bf16 / 32, fit()", epochs(*training("icarl", size), precision=Precision("bf16")))
     try:
         return figure(what, ratios(half, epochs(*training("icarl", size)), size.rounds))
     except EndocilError as refused:  # on processors whose 16-bit kernels are wrong
@@ -206,9 +200,7 @@ def precision(size: Size) -> Row:
 
 def accumulation(size: Size) -> Row:
     pieces = epochs(*training("icarl", size), accumulate=4)
-    return figure(
-        "train.accumulate 4 / 1, fit()", ratios(pieces, epochs(*training("icarl", size)), size.rounds)
-    )
+    return figure("train.accumulate 4 / 1, fit()", ratios(pieces, epochs(*training("icarl", size)), size.rounds))
 
 
 def compiled_ratios(size: Size) -> tuple[list[float], float]:
@@ -260,16 +252,11 @@ def two_against_one(size: Size) -> Row:
 
 
 def team_member(rank: int, port: int, size: Size, answers: Any) -> None:
-    os.environ |= {
-        "LOCAL_RANK": str(rank),
-        "NODE_RANK": "0",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-    }
+    os.environ |= {"LOCAL_RANK": str(rank), "NODE_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     with learning_on("cpu", 2) as fabric:
         method, phase = training("icarl", size)
-        share_batch_norm(method)
+        sync_batch_norm(method)
         together = epochs(method, phase, fabric)
         alone = epochs(*training("icarl", size)) if rank == 0 else lambda: None
 
@@ -310,9 +297,7 @@ def rows(size: Size | None = None, only: Sequence[str] = ()) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=Size.rounds)
     parser.add_argument("--batches", type=int, default=Size.batches, help="steps of an epoch")
     parser.add_argument("--only", nargs="*", default=list(MEASURED), choices=MEASURED)

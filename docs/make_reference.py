@@ -22,7 +22,7 @@ from endocil.cli.main import _application
 from endocil.datasets import DATASETS, RESERVED
 from endocil.learning.memory import SELECTORS
 from endocil.methods import METHODS, method_options
-from endocil.networks import BACKBONES
+from endocil.networks import BACKBONES, RESERVED_OPTIONS
 from endocil.registry import options_of
 
 DOCS = Path(__file__).parent
@@ -51,15 +51,14 @@ def settings_page() -> str:
         parts.append("| key | default | only for | meaning |\n|---|---|---|---|")
         chosen = [row for row in rows if row[0].rpartition(".")[0] == section]
         parts += [
-            f"| `{key.rpartition('.')[2]}` | {default} | {only} | {meanings[key]} |"
-            for key, default, only in chosen
+            f"| `{key.rpartition('.')[2]}` | {default} | {only} | {meanings[key]} |" for key, default, only in chosen
         ]
         parts.append("")
     return "\n".join(parts).rstrip() + "\n"
 
 
 def _meanings() -> dict[str, str]:
-    meanings = {}
+    meanings: dict[str, str] = {}
     for key, value in tomllib.loads((DOCS / "meanings.toml").read_text("utf-8")).items():
         section = isinstance(value, dict)
         meanings |= {f"{key}.{inner}": text for inner, text in value.items()} if section else {key: value}
@@ -70,7 +69,7 @@ def _keys() -> Iterator[tuple[str, str, str]]:
     """(key, default, the things that take it) in the order of the page."""
     named: dict[str, Mapping[str, Mapping[str, Any]]] = {
         "data": {name: _without(options_of(load), RESERVED) for name, load in DATASETS.items()},
-        "network": {name: options_of(maker) for name, maker in BACKBONES.items()},
+        "network": {name: _without(options_of(maker), RESERVED_OPTIONS) for name, maker in BACKBONES.items()},
         "memory": {name: options_of(select) for name, select in SELECTORS.items()},
         "method": {name: method_options(name) for name in METHODS},
     }
@@ -117,7 +116,7 @@ def commands_page() -> str:
     program: Any = typer.main.get_command(_application())
     text = (
         "`endocil COMMAND --help` prints the same. An error that you can mend is one line on standard error and\n"
-        "exit status 1. Ctrl-C ends a run with status 130 and says how to go on."
+        "exit status 1. Ctrl-C ends a run with status 130 and says how to continue."
     )
     parts = [HEAD.format(title="Commands", text=text)]
     for name, command in program.commands.items():

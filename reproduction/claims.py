@@ -9,16 +9,23 @@ import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from endocil.metrics.statistics import LEVEL, t_quantile
+from scipy import stats
+
+from endocil.metrics.statistics import LEVEL
 from endocil.reports.ledger import Entry
 from endocil.reports.ledger_tables import Entries
 from endocil.reports.tables import LOWER_IS_BETTER, TITLES
 from endocil.runs.experiments import method_title
 from reproduction.paper import Json, Place, component_names, paper
 
-HOLDS, FAILS, OPEN = "holds", "does not hold", "undecided"
+HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be said"
 METRIC_TITLES = {**TITLES, "balanced_last": "Balanced accuracy after the last task"}
 Value = Callable[[Entry], float]
+
+
+def t_quantile(freedom: int, level: float = LEVEL) -> float:
+    """t with P(-t < T < t) = level."""
+    return float(stats.t.ppf((1 + level) / 2, freedom))
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,7 @@ class Finding:
     verdict: str
     reason: str
     run: bool = True
+    seeds: str = ""  # how many, in words; several numbers where comparisons differ in it
 
 
 def claims() -> Sequence[Json]:
@@ -132,11 +140,12 @@ def _one_ahead(parts: Sequence[Sequence[Gap]], rivals: int, missing: Sequence[st
     reason = "; ".join(gap.text(strict) for gap in best)
     reason += f" (± widened for the best of {rivals})" if rivals > 1 else ""
     reason += f"; not run: {', '.join(missing)}" if missing else ""
+    seeds = _seeds(best)
     if all(gap.mean > gap.half(strict) for gap in best):
-        return Finding(HOLDS, reason)
+        return Finding(HOLDS, reason, seeds=seeds)
     whole = [gaps for gaps in parts if len(gaps) == rivals and not missing]
     failed = any(all(gap.mean < -gap.half(against) for gap in gaps) for gaps in whole)
-    return Finding(FAILS if failed else OPEN, reason)
+    return Finding(FAILS if failed else OPEN, reason, seeds=seeds)
 
 
 def _components(claim: Json, place: Place) -> Finding:
@@ -162,9 +171,7 @@ def _not_run(claim: Json, own: bool) -> Finding:
 def _missing(place: Place, claim: Json) -> list[str]:
     """Methods of the paper's table that this place lacks; a lead over the others alone proves nothing."""
     run = {one.label for one in (*place.methods, *place.rivals(claim["method"], claim["buffer"]))}
-    needed = [
-        row[1] for row in paper()["results"] if row[2] in (claim["buffer"], None) and row[5] is not None
-    ]
+    needed = [row[1] for row in paper()["results"] if row[2] in (claim["buffer"], None) and row[5] is not None]
     return sorted({method_title(name) for name in needed} - run - {method_title(claim["method"])})
 
 
@@ -183,7 +190,12 @@ def _all_ahead(gaps: Sequence[Gap], missing: Sequence[str] = ()) -> Finding:
             f"the smallest differences: {reason}"
         )
     if against:
-        return Finding(FAILS, reason)
+        return Finding(FAILS, reason, seeds=_seeds(gaps))
     if missing:
-        return Finding(OPEN, f"{reason}; not run: {', '.join(missing)}")
-    return Finding(HOLDS if len(clear) == len(gaps) else OPEN, reason)
+        return Finding(OPEN, f"{reason}; not run: {', '.join(missing)}", seeds=_seeds(gaps))
+    return Finding(HOLDS if len(clear) == len(gaps) else OPEN, reason, seeds=_seeds(gaps))
+
+
+def _seeds(gaps: Sequence[Gap]) -> str:
+    numbers = sorted({len(gap.differences) for gap in gaps})
+    return f"{' or '.join(map(str, numbers))} {'seed' if numbers == [1] else 'seeds'}"

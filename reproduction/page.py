@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-from endocil.io.tables import Cell, Column, Table
+from endocil.io.text_tables import Cell, Column, Table, listed
 from endocil.reports.ledger_tables import ledger_table
 from endocil.runs.experiments import method_title
-from reproduction.claims import claims, finding
+from reproduction.claims import FAILS, HOLDS, OPEN, Finding, claims, finding
 from reproduction.paper import Json, Place, paper
 from reproduction.tables import Places, classes_table, components_table, main_table, rank_lines, splits
 
@@ -13,11 +13,12 @@ BESIDE_THE_PAPER = """\
 Ours is the mean ± sample standard deviation over seeds. The paper's number is one run of unknown seed and split, so a
 difference is *within noise* when one more run of ours could give it: within the 95 % prediction interval over our
 seeds, widened by the sampling of two sets of test images. One seed shows no spread and is not judged.
-docs/compare.md has the formula. Runs at another scale are listed apart and compared with nothing of the paper."""
+docs/reproduce-the-paper.md has the formula. Runs at another scale are listed apart and compared with nothing of the
+paper."""
 JUDGED = """\
 A claim *holds* when the 95 % t interval of the difference over the seeds that both sides share lies on its side, for
 every comparison it makes; it *does not hold* when one lies clearly on the other side (widened for the number of
-comparisons); otherwise it is *undecided*. A claim about some method holds when the interval of one method does,
+comparisons); otherwise it *cannot be said*. A claim about some method holds when the interval of one method does,
 widened for the number of methods it is chosen from, and does not hold when none of the paper's methods is missing and
 all are clearly on the other side. A difference above 0 is in favour of the claim; ± is half of its interval."""
 NOT_RUN = "not run"
@@ -39,22 +40,8 @@ def results_page(places: Sequence[Place]) -> str:
         BESIDE_THE_PAPER,
         "## The paper's claims",
         JUDGED,
-        *(_claim(i, claim, places) for i, claim in enumerate(claims(), 1)),
-        "## Table 1 of the paper: the data",
-        splits(ours),
-        "## Table 2 of the paper: all methods",
-        "Of the rows that were run at the paper's scale: the paper's number, then ours. `reproduction/data/paper.json` "
-        "has all of the paper's numbers.",
-        *(
-            f"### {_headed(data, place)}\n\n{main_table(data, place)}"
-            for data in paper()["data"]
-            for place in ours.get(data, [None])
-        ),
-        "## Table 3 of the paper: the components",
-        *_each("ablation", ours, components_table),
-        "## Table 4 of the paper: accuracy of each class",
-        f"On {paper()['data'][paper()['per_class']['data']]['name']} after the last task, without MDBR and CFG.",
-        *_each("per_class", ours, classes_table),
+        *_claims(places),
+        *_tables(ours),
         "## The paper's figures",
         "They show no numbers to compare. `endocil figures RUN...` draws them from run folders, not from the ledger.",
         "## Ranks over data sets",
@@ -62,6 +49,32 @@ def results_page(places: Sequence[Place]) -> str:
         *_at_another_scale(places),
     ]
     return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _tables(ours: Places) -> list[str]:
+    """The paper's tables with our numbers at its scale; what was not run in one line."""
+    where = "`reproduction/data/paper.json` has all of the paper's numbers."
+    if not ours:
+        return ["## Tables 1 to 4 of the paper", f"Nothing was run at the paper's scale: no rows to compare. {where}"]
+    absent = [_headed(data, None) for data in paper()["data"] if data not in ours]
+    not_run = [f"Not run: all rows of {listed(absent)}."] if absent else []
+    return [
+        "## Table 1 of the paper: the data",
+        splits(ours),
+        "## Table 2 of the paper: all methods",
+        f"Of the rows that were run at the paper's scale: the paper's number, then ours. {where}",
+        *(
+            f"### {_headed(data, place)}\n\n{main_table(data, place)}"
+            for data in paper()["data"]
+            for place in ours.get(data, [])
+        ),
+        *not_run,
+        "## Table 3 of the paper: the components",
+        *_each("ablation", ours, components_table),
+        "## Table 4 of the paper: accuracy of each class",
+        f"On {paper()['data'][paper()['per_class']['data']]['name']} after the last task, without MDBR and CFG.",
+        *_each("per_class", ours, classes_table),
+    ]
 
 
 def _headed(data: str, place: Place | None) -> str:
@@ -89,30 +102,67 @@ def _in_short(ours: Places, places: Sequence[Place]) -> str:
             f"Nothing was run at the paper's scale on any of its {n} data sets: no number of the paper is reproduced "
             f"or refuted here. Runs at another scale show how the methods compare there, and no more."
         )
-    columns = (
+    return f"{scale}\n\n{verdicts_text(places)}\n{claims_text(places)}"
+
+
+def verdicts_text(places: Sequence[Place]) -> str:
+    """The numbers of the claims by verdict, with the data where it was reached."""
+    by_verdict: dict[str, list[str]] = {HOLDS: [], FAILS: [], OPEN: [], NOT_RUN: []}
+    for number, claim in enumerate(claims(), 1):
+        verdicts: dict[str, list[str]] = {}
+        for place in _judging(claim, places):
+            verdicts.setdefault(finding(claim, place).verdict, []).append(place.name)
+        for verdict, names in verdicts.items() or [(NOT_RUN, [])]:
+            by_verdict[verdict].append(f"{number} ({'; '.join(names)})" if names else str(number))
+    lines = [
+        f"- {verdict[:1].upper()}{verdict[1:]}: {', '.join(told) or 'none'}.\n" for verdict, told in by_verdict.items()
+    ]
+    return f"The paper's {len(claims())} claims, by number:\n\n{''.join(lines)}"
+
+
+def claims_text(places: Sequence[Place]) -> str:
+    """The claims one by one with the verdict of each place, its scale and its seeds."""
+    columns = [
         Column("number", "", True),
         Column("claim", "The paper's claim"),
         Column("here", "At the paper's scale"),
         Column("elsewhere", "At another scale (no reproduction)"),
-    )
-    rows = tuple((i, claim["says"], *_verdicts(claim, places)) for i, claim in enumerate(claims(), 1))
-    return f"{scale}\n\n{Table('', columns, rows).markdown()}"
+    ]
+    rows = [[i, claim["says"], *_verdicts(claim, places)] for i, claim in enumerate(claims(), 1)]
+    if all(place.deviations for place in places):
+        for cells in (columns, *rows):
+            del cells[2]  # nothing was run at the paper's scale
+    return Table("", tuple(columns), tuple(map(tuple, rows))).markdown()
 
 
 def _verdicts(claim: Json, places: Sequence[Place]) -> tuple[str, str]:
     here = [place for place in places if not place.deviations and place.data in claim["data"]]
-    verdicts = [f"{_headed(place.data, place)}: {finding(claim, place).verdict}" for place in here]
+    verdicts = [f"{_headed(place.data, place)}: {_with_seeds(finding(claim, place))}" for place in here]
     absent = len(set(claim["data"]) - {place.data for place in here})
     verdicts += [NOT_RUN if not here else f"{absent} {NOT_RUN}"] if absent else []
-    others = [f"{place.name}: {finding(claim, place).verdict}" for place in _elsewhere(claim, places)]
-    return "; ".join(verdicts), "; ".join(others) or (NOT_RUN if claim.get("elsewhere") else "not applicable")
+    others = [
+        f"{place.name}, {place.scale()}: {_with_seeds(finding(claim, place))}" for place in _elsewhere(claim, places)
+    ]
+    return "; ".join(verdicts), "; ".join(others) or NOT_RUN
+
+
+def _with_seeds(result: Finding) -> str:
+    if not result.run:
+        return NOT_RUN
+    return f"{result.verdict} ({result.seeds})" if result.seeds else result.verdict
+
+
+def _judging(claim: Json, places: Sequence[Place]) -> list[Place]:
+    """Where a claim can be judged, at whatever scale."""
+    here = [place for place in places if not place.deviations and place.data in claim["data"]]
+    return [place for place in here if finding(claim, place).run] + _elsewhere(claim, places)
 
 
 def _elsewhere(claim: Json, places: Sequence[Place]) -> list[Place]:
-    """Other places where a claim that is not about one data set can be judged."""
-    if not claim.get("elsewhere"):
-        return []
-    return [place for place in places if place.deviations and finding(claim, place).run]
+    """Runs of the claim's data sets at another scale, and any other data for a claim that is not about one data set."""
+    others = [place for place in places if place.deviations]
+    others = [place for place in others if claim.get("elsewhere") or place.data in claim["data"]]
+    return [place for place in others if finding(claim, place).run]
 
 
 def _at_another_scale(places: Sequence[Place]) -> list[str]:
@@ -126,11 +176,7 @@ def _at_another_scale(places: Sequence[Place]) -> list[str]:
 
 
 def _what_was_run(places: Sequence[Place]) -> str:
-    columns = [
-        Column("data", "Data"),
-        Column("description", "Tasks and training"),
-        Column("methods", "Methods", True),
-    ]
+    columns = [Column("data", "Data"), Column("description", "Tasks and training"), Column("methods", "Methods", True)]
     columns += [Column("ablation", "Ablation rows", True), Column("scale", "Scale")]
     rows = tuple(map(_run_row, places))
     run = {place.data for place in places if not place.deviations}
@@ -161,14 +207,24 @@ def _run_row(place: Place) -> tuple[Cell, ...]:
     return (place.name, place.described(), len(place.methods), len(place.ablation), scale)
 
 
+def _claims(places: Sequence[Place]) -> list[str]:
+    """Each claim that was judged somewhere; the others in one line."""
+    numbered = list(enumerate(claims(), 1))
+    parts = [_claim(i, claim, places) for i, claim in numbered if _judging(claim, places)]
+    absent = [str(i) for i, claim in numbered if not _judging(claim, places)]
+    return parts + (
+        [f"Not run at any scale: {'claim' if len(absent) == 1 else 'claims'} {listed(absent)}."] if absent else []
+    )
+
+
 def _claim(number: int, claim: Json, places: Sequence[Place]) -> str:
     lines = [f"### {number}. {claim['says']}", "", f"In the paper: {claim['paper']}.", ""]
-    absent = []
-    for data in claim["data"]:
-        ours = [one for one in places if one.data == data and not one.deviations]
-        absent += [] if ours else [_headed(data, None)]
-        lines += [f"- {_headed(data, one)}, at the paper's scale: {_judged(claim, one)}." for one in ours]
-    lines += [f"- Not run at the paper's scale: {', '.join(absent)}."] if absent else []
+    lines += [
+        f"- {_headed(data, one)}, at the paper's scale: {_judged(claim, one)}."
+        for data in claim["data"]
+        for one in places
+        if one.data == data and not one.deviations
+    ]
     lines += [
         f"- {place.name}, at another scale (no reproduction): {_judged(claim, place)}."
         for place in _elsewhere(claim, places)

@@ -12,17 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from endocil.reports.ledger import Entry
-from endocil.reports.ledger_tables import Entries, ticks
-from endocil.runs.experiments import (
-    Group,
-    differing,
-    flat,
-    identity,
-    label,
-    method_title,
-    split_title,
-    written,
-)
+from endocil.reports.ledger_tables import Entries, shared_budget, ticks
+from endocil.runs.experiments import Group, differing, flatten, format_value, identity, label, method_title, split_title
 from endocil.runs.experiments import groups as grouped
 from endocil.runs.records import is_incremental
 
@@ -68,11 +59,7 @@ def ablation_rows() -> list[Row]:
     n = len(stored["components"])
     return [
         Row(
-            stored["data"],
-            stored["method"],
-            stored["buffer"],
-            dict(zip(metrics, row[n:], strict=True)),
-            tuple(row[:n]),
+            stored["data"], stored["method"], stored["buffer"], dict(zip(metrics, row[n:], strict=True)), tuple(row[:n])
         )
         for row in stored["rows"]
     ]
@@ -109,10 +96,17 @@ class Place:
 
     def described(self) -> str:
         """14 classes in 5 tasks, 942 test images of 64 px, width 16, 30 epochs"""
-        settings, metrics = flat(self.first.settings), self.first.metrics
+        metrics = self.first.metrics
         return (
             f"{len(metrics['classes'])} classes in {len(self._sizes())} tasks, {metrics['test_images'][-1]:,} test "
-            f"images of {settings.get('data.size')} px, width {settings.get('network.width')}, "
+            f"images of {self.scale()}"
+        )
+
+    def scale(self) -> str:
+        """64 px, width 16, 30 epochs"""
+        settings = flatten(self.first.settings)
+        return (
+            f"{settings.get('data.size')} px, width {settings.get('network.width')}, "
             f"{settings.get('train.epochs')} epochs"
         )
 
@@ -152,19 +146,18 @@ def _distinguished(places: Sequence[Place]) -> list[Place]:
     for members in namesakes.values():
         values = [_where(one.first.settings) for one in members]
         keys = sorted(differing(values))
-        for one, own in zip(members, values, strict=True):
-            suffix = f" ({', '.join(f'{key}={written(own.get(key))}' for key in keys)})" if keys else ""
+        scales = [shared_budget(one.first.settings) for one in members]
+        for one, own, scale in zip(members, values, scales, strict=True):
+            settings = ", ".join(f"{key}={format_value(own.get(key))}" for key in keys)
+            difference = scale if len(set(scales)) == len(members) > 1 else settings  # a scale says it in fewer words
+            suffix = f" ({difference})" if difference else ""
             named.append(replace(one, name=one.name + suffix, suffix=suffix))
     return named
 
 
-def _place(
-    members: Sequence[Entry], defaults: Predicate, components: Predicate, presets: Mapping[str, Json]
-) -> Place:
+def _place(members: Sequence[Entry], defaults: Predicate, components: Predicate, presets: Mapping[str, Json]) -> Place:
     with_defaults = [entry for entry in members if defaults(entry.settings)]
-    ablated = [
-        one for one in grouped([e for e in members if components(e.settings)]) if None not in ticks(one)
-    ]
+    ablated = [one for one in grouped([e for e in members if components(e.settings)]) if None not in ticks(one)]
     settings = members[0].settings
     return Place(
         split_title(settings),
@@ -207,7 +200,7 @@ def deviations(members: Sequence[Entry], facts: Json | None, presets: Mapping[st
 
 
 def _text(value: Any) -> str:
-    return "none" if value is None or value == [] else written(value)
+    return "none" if value is None or value == [] else format_value(value)
 
 
 def _beside(settings: Json, presets: Mapping[str, Json]) -> list[tuple[str, Any, Any]]:
@@ -223,7 +216,7 @@ def _beside(settings: Json, presets: Mapping[str, Json]) -> list[tuple[str, Any,
 
 
 def _compared(settings: Json) -> dict[str, Any]:
-    values = {k: v for k, v in flat(settings).items() if k.startswith(SECTIONS) and k not in FREE}
+    values = {k: v for k, v in flatten(settings).items() if k.startswith(SECTIONS) and k not in FREE}
     if values.get("scenario.tasks") != "given":
         values.pop("scenario.tasks", None)  # a number of tasks, which their sizes contain
     return values
@@ -233,7 +226,7 @@ def _other_images(facts: Json, members: Sequence[Entry]) -> list[str]:
     texts = []
     sizes, tested = task_sizes(members), members[0].metrics["test_images"][-1]
     if list(sizes) != facts["increments"]:
-        texts.append(f"tasks of {written(list(sizes))} classes instead of {written(facts['increments'])}")
+        texts.append(f"tasks of {format_value(list(sizes))} classes instead of {format_value(facts['increments'])}")
     if tested != facts["test_images"]:
         texts.append(f"{tested:,} test images instead of {facts['test_images']:,}")
     return texts

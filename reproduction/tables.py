@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from endocil.io.tables import DASH, Cell, Column, Table, spread
-from endocil.metrics.statistics import friedman, ranks, t_quantile
+from endocil.io.text_tables import DASH, Cell, Column, Table, spread
+from endocil.metrics.statistics import friedman, ranks
 from endocil.reports.ledger_tables import TICK, Entries
 from endocil.reports.tables import LOWER_IS_BETTER, metric_columns
-from endocil.runs.experiments import written
+from endocil.runs.experiments import format_value
+from reproduction.claims import t_quantile
 from reproduction.paper import Place, Row, ablation_rows, component_names, main_rows, paper
 
 NORMAL = 1.96  # standard errors of a 95 % interval
@@ -31,7 +32,7 @@ def splits(ours: Places) -> str:
             for place in ours.get(data, [])
         ]
         images = f"{facts['test_images']:,}"
-        rows.append((facts["name"], sum(sizes), written(sizes), images, "; ".join(run) or NOT_RUN))
+        rows.append((facts["name"], sum(sizes), format_value(sizes), images, "; ".join(run) or NOT_RUN))
     columns = (
         Column("data", "Data"),
         Column("classes", "Classes", True),
@@ -75,9 +76,7 @@ def components_table(place: Place | None) -> str:
 def classes_table(place: Place | None) -> str:
     """Table 4: a row for each class, a column for each loss."""
     stored = paper()["per_class"]
-    experiments = [
-        place.components(tuple(on), stored["buffer"]) if place else None for on, _ in stored["rows"]
-    ]
+    experiments = [place.components(tuple(on), stored["buffer"]) if place else None for on, _ in stored["rows"]]
     if not any(experiments):
         return f"Not run: all {len(stored['classes'])} rows."
     cells: list[tuple[Cell, ...]] = []
@@ -102,17 +101,11 @@ def _recalls(ours: Entries | None, name: str) -> list[float]:
     return [] if None in recalls else [float(value) for value in recalls]
 
 
-def _numbers(
-    heads: tuple[Column, ...], cells: Sequence[tuple[Cell, ...]], missing: str, n_missing: int
-) -> str:
+def _numbers(heads: tuple[Column, ...], cells: Sequence[tuple[Cell, ...]], missing: str, n_missing: int) -> str:
     """The rows that were run as a table, the others in one line."""
     if not cells:
         return f"Not run: all {n_missing} rows."
-    columns = (
-        *heads,
-        Column("seeds", "Our seeds", True),
-        *(Column(c.key, c.title, True) for c in metric_columns()),
-    )
+    columns = (*heads, Column("seeds", "Our seeds", True), *(Column(c.key, c.title, True) for c in metric_columns()))
     table = _counted(Table("", columns, tuple(cells)), cells, n_missing)
     return f"{table}\nNot run: {missing}." if missing else table
 
@@ -154,9 +147,7 @@ def judged(name: str, theirs: float, values: Sequence[float], tested: int) -> st
     n = len(values)
     if n < 2:
         return "one seed"
-    share = (
-        theirs / 100 if name.startswith("acc") else 0.5
-    )  # of the others no more is known, or too little: widest
+    share = theirs / 100 if name.startswith("acc") else 0.5  # of the others no more is known, or too little: widest
     images = NORMAL * 100 * math.sqrt(2 * share * (1 - share) / tested)
     seeds = t_quantile(n - 1) * statistics.stdev(values) * math.sqrt(1 + 1 / n)
     difference = statistics.fmean(values) - theirs
@@ -180,9 +171,7 @@ def rank_lines(ours: Mapping[str, Sequence[Place]]) -> list[str]:
     )
     if any(len(members) > 1 for members in ours.values()):
         names = ", ".join(place.name for place in counted.values())
-        text += (
-            f" Where we have several places for a data set, the one with the most methods counts: {names}."
-        )
+        text += f" Where we have several places for a data set, the one with the most methods counts: {names}."
     return [text, "\n".join(f"- {line}" for line in filter(None, lines))]
 
 

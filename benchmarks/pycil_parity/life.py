@@ -25,7 +25,7 @@ from sides import pairs
 from torch import Tensor, nn
 
 import endocil
-from endocil.data.augment import DEVIATION, MEAN, Augmentation, normalise
+from endocil.data.augment import IMAGENET, Augmentation, normalise
 from endocil.data.batches import Batch, ImageSet, training_batches
 from endocil.data.cache import Images
 from endocil.data.scenario import Task
@@ -33,8 +33,8 @@ from endocil.data.seeding import generator
 from endocil.data.splits import TEST, TRAIN
 from endocil.learning.events import Journal
 from endocil.learning.learner import Learner
-from endocil.model.predictions import predict
-from endocil.runs.build import Parts, assemble
+from endocil.model.inference import predict
+from endocil.runs.parts import Parts, assemble
 
 WIDTH = 8
 TRAINING = {"epochs": 3, "milestones": [2], "batch_size": 64}
@@ -96,7 +96,6 @@ class Ours:
         self.learner = Learner(
             self.method,
             self.parts.memory,
-            self.parts.images,
             folder=folder,
             fabric=Fabric(accelerator="cpu", devices=1),
             journal=Journal(folder / "events.jsonl", lambda record: None),
@@ -258,11 +257,7 @@ def default_type(kind: torch.dtype) -> Iterator[None]:
 @contextlib.contextmanager
 def float64_and_silence() -> Iterator[None]:
     silence = io.StringIO()
-    with (
-        default_type(torch.float64),
-        contextlib.redirect_stdout(silence),
-        contextlib.redirect_stderr(silence),
-    ):
+    with default_type(torch.float64), contextlib.redirect_stdout(silence), contextlib.redirect_stderr(silence):
         yield
 
 
@@ -298,7 +293,7 @@ def differences(modules: Sequence[tuple[nn.Module, nn.Module]]) -> tuple[float, 
 
 def grey_levels(pictures: Tensor) -> Tensor:
     """Back from network input to values from 0 to 255."""
-    mean, deviation = (torch.tensor(values)[:, None, None] for values in (MEAN, DEVIATION))
+    mean, deviation = (torch.tensor(values)[:, None, None] for values in (IMAGENET.mean, IMAGENET.std))
     return (pictures * deviation + mean) * 255
 
 
@@ -311,17 +306,16 @@ def pictures(images: Images, rows: Tensor) -> Iterator[str]:
         picture = Image.fromarray(pixels.numpy())
         picture = functional.hflip(picture) if flip else picture
         picture = functional.adjust_brightness(picture, factor) if factor != 1.0 else picture
-        return functional.normalize(functional.to_tensor(picture), list(MEAN), list(DEVIATION))
+        mean, std = list(IMAGENET.mean), list(IMAGENET.std)
+        seen: Tensor = functional.normalize(functional.to_tensor(picture), mean, std)
+        return seen
 
     pixels, n, change = images.gather(rows), len(rows), Augmentation()
     random = generator(0, "pictures")  # as Augmentation draws from it
     flips = (torch.rand(n, generator=random) < change.flip).tolist()
     factors = (1 + change.brightness * (2 * torch.rand(n, generator=random) - 1)).tolist()
     sides = {
-        "training": (
-            change(pixels, generator(0, "pictures")),
-            map(theirs, pixels, flips, factors),
-        ),
+        "training": (change(pixels, generator(0, "pictures")), map(theirs, pixels, flips, factors)),
         "test": (normalise(pixels), map(theirs, pixels, [False] * n, [1.0] * n)),
     }
     for kind, (mine, other) in sides.items():
@@ -336,9 +330,7 @@ def pictures(images: Images, rows: Tensor) -> Iterator[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pycil", type=Path, required=True, help="checkout of PyCIL")
-    parser.add_argument(
-        "--images", type=Path, required=True, help="image folder (Hyper-Kvasir, or the part of it)"
-    )
+    parser.add_argument("--images", type=Path, required=True, help="image folder (Hyper-Kvasir, or the part of it)")
     parser.add_argument("--methods", nargs="+", default=["icarl", "wa", "der"])
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()

@@ -26,9 +26,7 @@ LEARNERS = {  # our name: (module of PyCIL, class)
     "wa": ("wa", "WA"),
 }
 
-ARGUMENTS: Mapping[
-    str, Any
-] = {  # what PyCIL reads from its JSON files; FOSTER's are those of exps/foster.json
+ARGUMENTS: Mapping[str, Any] = {  # what PyCIL reads from its JSON files; FOSTER's are those of exps/foster.json
     "convnet_type": "resnet18",
     "dataset": "imagenet-like",
     "memory_size": 2000,

@@ -18,20 +18,16 @@ import peer
 import torch
 
 import endocil
-from endocil.data.augment import DEVIATION, MEAN
+from endocil.data.augment import IMAGENET
 from endocil.data.splits import TEST, TRAIN
 from endocil.learning.build import complete
-from endocil.runs.build import images_and_scenario
+from endocil.runs.parts import images_and_scenario
 
 INCREMENT, WIDTH, QUOTA = 3, 16, 30
 SETTINGS: dict[str, dict[str, Any]] = {
     "data": {"name": "folder", "class_from": "leaf", "size": 64},
     # PyCIL takes its stem from the data set's name and equal increments: twelve classes, not fourteen
-    "scenario": {
-        "minimum": 100,
-        "leave_out": ["ulcerative-colitis-grade-3", "z-line"],
-        "increments": [INCREMENT] * 4,
-    },
+    "scenario": {"minimum": 100, "leave_out": ["ulcerative-colitis-grade-3", "z-line"], "increments": [INCREMENT] * 4},
     "network": {"width": WIDTH},
     "memory": {"per_class": QUOTA},
     "train": {"epochs": 15, "milestones": [7, 11], "batch_size": 64},
@@ -69,7 +65,7 @@ class KeptImages:
             transforms.ToTensor(),
         ]
         self.test_trsf = [transforms.ToTensor()]
-        self.common_trsf = [transforms.Normalize(MEAN, DEVIATION)]
+        self.common_trsf = [transforms.Normalize(IMAGENET.mean, IMAGENET.std)]
 
     def download_data(self) -> None:
         """They are here."""
@@ -85,7 +81,7 @@ def theirs(images: Path, method: str, seed: int) -> dict[str, list[float]]:
     peer.use_convnet(lambda: peer.seeded_convnet(WIDTH, seed))
     torch.manual_seed(seed)
     np.random.seed(seed)
-    managers = importlib.import_module("utils.data_manager")
+    managers: Any = importlib.import_module("utils.data_manager")
     managers._get_idata = lambda name: KeptImages(images)
     manager = managers.DataManager("imagenet-like", False, seed, INCREMENT, INCREMENT)
     learner, _ = peer.learner(method, constants, fixed_memory=True, memory_per_class=QUOTA)
@@ -105,7 +101,7 @@ def theirs(images: Path, method: str, seed: int) -> dict[str, list[float]]:
 
 def without_workers() -> None:
     """PyCIL asks for four processes for each class when it chooses exemplars."""
-    base = importlib.import_module("models.base")
+    base: Any = importlib.import_module("models.base")
     loader = base.DataLoader
     base.DataLoader = lambda *given, **named: loader(*given, **{**named, "num_workers": 0})
 
@@ -148,8 +144,7 @@ def table(lines: Sequence[dict[str, Any]], methods: Sequence[str], seeds: Sequen
         for head in ("softmax", "nearest_mean"):
             for name, measure in {"last": lambda curve: curve[-1], "average": mean}.items():
                 values = {
-                    side: [measure(found[side, method, seed][head]) for seed in both]
-                    for side in ("endocil", "pycil")
+                    side: [measure(found[side, method, seed][head]) for seed in both] for side in ("endocil", "pycil")
                 }
                 cells = [
                     f"{spread(values[side])} ({', '.join(f'{value:.2f}' for value in values[side])})"
@@ -163,9 +158,7 @@ def table(lines: Sequence[dict[str, Any]], methods: Sequence[str], seeds: Sequen
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pycil", type=Path, required=True, help="checkout of PyCIL")
-    parser.add_argument(
-        "--images", type=Path, required=True, help="image folder (Hyper-Kvasir, or the part of it)"
-    )
+    parser.add_argument("--images", type=Path, required=True, help="image folder (Hyper-Kvasir, or the part of it)")
     parser.add_argument("--results", type=Path, default=Path("pycil-parity.jsonl"))
     parser.add_argument("--methods", nargs="+", default=["icarl", "wa", "der"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])

@@ -118,7 +118,7 @@ def our_steps(method: Method, data: TaskData, pace: Pace, *, cosine: bool) -> tu
     for index, phase in enumerate(method.phases(SECOND, data)):
         seen: list[tuple[Batch, Outcome]] = []
 
-        def objective(batch: Batch, phase: Phase = phase, seen: list[Any] = seen) -> Outcome:
+        def objective(batch: Batch, phase: Phase = phase, seen: list[tuple[Batch, Outcome]] = seen) -> Outcome:
             seen.append((batch, phase.objective(batch)))
             return seen[-1][1]
 
@@ -170,9 +170,7 @@ def their_learner(name: str, pace: Pace) -> Any:
     epochs = {"init_epochs": 1, "boosting_epochs": pace.epochs, "compression_epochs": pace.epochs}
     memory = {"fixed_memory": True, "memory_per_class": QUOTA}
     with _float64():
-        learner, module = peer.learner(
-            name, constants, **rates, **epochs, **memory, batch_size=1, num_workers=0
-        )
+        learner, module = peer.learner(name, constants, **rates, **epochs, **memory, batch_size=1, num_workers=0)
     for file in (module, importlib.import_module("models.base")):
         file.DataLoader = lambda batches, **options: batches  # type: ignore[attr-defined]
     return learner
@@ -214,7 +212,8 @@ def inside_pycil(learner: Any, ours: Method, name: str) -> Iterator[list[Step]]:
     """In float64 and silent; the weights of ours arrive after growth; every backward pass is recorded."""
     steps: list[Step] = []
     network, foster = learner._network, importlib.import_module("utils.inc_net").FOSTERNet
-    update, copy_fc, backward = network.update_fc, foster.copy_fc, torch.Tensor.backward
+    update, copy_fc = network.update_fc, foster.copy_fc
+    backward: Any = torch.Tensor.backward
 
     def updated(n_classes: int) -> None:
         update(n_classes)

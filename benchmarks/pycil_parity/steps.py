@@ -44,7 +44,7 @@ from torch import Tensor, nn
 
 from endocil.data.batches import training_batches
 from endocil.data.cache import Images
-from endocil.learning.features import class_means, view
+from endocil.learning.features import class_means, outputs_of
 from endocil.learning.memory import ExemplarMemory, build_selector
 from endocil.methods import Method
 from endocil.methods.base import TaskData
@@ -107,7 +107,7 @@ def keep_batch_norm(learner: Any, manager: Manager) -> None:
 def add_up_positions(learner: Any, manager: Manager) -> None:
     """PyCIL's own count of a class's images, which adds up their positions."""
     count = importlib.import_module("utils.data_manager").DataManager.getlen
-    manager.getlen = lambda index: count(SimpleNamespace(_train_targets=manager.labels), index)  # type: ignore
+    manager.getlen = lambda index: count(SimpleNamespace(_train_targets=manager.labels), index)  # type: ignore[method-assign]
 
 
 ONE = {0: "step"}
@@ -234,11 +234,11 @@ def exemplars(lives: Lives) -> Values:
 
     new = lives.data.new
     size = new.gather(torch.arange(1)).shape[1]
-    memory = ExemplarMemory(per_class=QUOTA, select=build_selector(method.selects, {}), size=size)
-    seen = view(method, new, 1000, to_choose=True)
-    _, places = memory.choose(new, seen.choosing, seen.scores, new.classes(), SECOND.index)
+    memory = ExemplarMemory(per_class=QUOTA, select=build_selector(method.default_selector, {}), size=size)
+    seen = outputs_of(method, new, 1000, for_selection=True)
+    _, places = memory.choose(new, seen.for_selection, seen.logits, new.classes(), SECOND.index)
     kept = old + new.take(places)
-    means = class_means(view(method, kept, 1000).features, kept.labels, SECOND.n_seen)
+    means = class_means(outputs_of(method, kept, 1000, for_selection=True).features, kept.labels, SECOND.n_seen)
     return [(new.rows[places], theirs), (means, torch.from_numpy(learner._class_means))]
 
 

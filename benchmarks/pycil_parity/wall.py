@@ -23,9 +23,10 @@ import torch
 from runs import INCREMENT, QUOTA, SETTINGS, WIDTH, KeptImages, settings
 
 import endocil
+from endocil.data.decode import file_of
 from endocil.data.splits import TEST, TRAIN
 from endocil.learning.build import complete
-from endocil.runs.build import images_and_scenario
+from endocil.runs.parts import images_and_scenario
 
 
 class Files(KeptImages):
@@ -38,11 +39,9 @@ class Files(KeptImages):
         from torchvision import transforms
 
         table, scenario = images_and_scenario(complete(endocil.load_settings(settings(images, "icarl", 0))))
-        paths = np.array([str(table.table.reader.path(image)) for image in table.table.ids])
+        paths = np.array([str(file_of(table.table.reader, image)) for image in table.table.ids])
         every = slice(0, len(table.table.classes))
-        self.train_data, self.test_data = (
-            paths[scenario.rows(part, every).numpy()] for part in (TRAIN, TEST)
-        )
+        self.train_data, self.test_data = (paths[scenario.rows(part, every).numpy()] for part in (TRAIN, TEST))
         size = SETTINGS["data"]["size"]
         self.train_trsf = [transforms.Resize((size, size)), *self.train_trsf]
         self.test_trsf = [transforms.Resize((size, size)), *self.test_trsf]
@@ -63,7 +62,7 @@ def theirs(pictures: Files, seed: int, workers: int) -> tuple[float, float]:
     torch.manual_seed(seed)
     np.random.seed(seed)
     _loader_processes(workers)
-    managers = importlib.import_module("utils.data_manager")
+    managers: Any = importlib.import_module("utils.data_manager")
     managers._get_idata = lambda name: pictures
     began = time.perf_counter()
     manager = managers.DataManager("imagenet-like", False, seed, INCREMENT, INCREMENT)
@@ -83,7 +82,7 @@ def theirs(pictures: Files, seed: int, workers: int) -> tuple[float, float]:
 
 def _loader_processes(workers: int) -> None:
     """Where PyCIL has the number of loader processes in its code."""
-    base = importlib.import_module("models.base")
+    base: Any = importlib.import_module("models.base")
     loader = torch.utils.data.DataLoader
     base.DataLoader = lambda *given, **named: loader(*given, **{**named, "num_workers": workers})
 
@@ -109,9 +108,7 @@ def ours(images: Path, seed: int, folder: Path) -> tuple[float, float, dict[str,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pycil", type=Path, required=True, help="checkout of PyCIL")
     parser.add_argument("--images", type=Path, required=True, help="image folder of JPEG files")
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])

@@ -1,13 +1,13 @@
-"""Which score tells images that are unlike anything a bundle has learned?
+"""Which score tells images that are unlike anything a model has learned?
 
-    python benchmarks/unlike.py BUNDLE... --known IMAGES --unknown IMAGES
+    python benchmarks/out_of_distribution.py MODEL... --known IMAGES --unknown IMAGES
 
-IMAGES is what `endocil predict` takes: a folder or a CSV list. `--known` are images of the bundle's classes that it was
+IMAGES is what `endocil predict` takes: a folder or a CSV list. `--known` are images of the model's classes that it was
 not trained on, `--unknown` images of a class that it does not know. Beside these, pictures that no endoscope gives are
 made of the known ones: noise, one flat colour, gray, red and blue exchanged, colours inverted. AUROC is the
 probability that an unknown image has the larger score than a known one; 0.5 is blind. Beside it in brackets the share
-beyond the threshold that was set on the bundle's held-out images for a rate of 5 %. Means over the bundles of one
-method. Prints a Markdown table; `benchmarks/learn_one_class.py` leaves bundles and lists that fit.
+beyond the threshold that was set on the model's held-out images for a rate of 5 %. Means over the models of one
+method. Prints a Markdown table; `benchmarks/learn_one_class.py` leaves models and lists that fit.
 """
 
 import argparse
@@ -19,19 +19,18 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from endocil.learning.features import Seen, look, unit
-from endocil.model.calibration import RATE, threshold_of
+from endocil.learning.features import Outputs, l2_normalise, outputs_of
+from endocil.model.calibration import RATE, ood_scores, spread_of, threshold_of
 from endocil.model.model import Model
-from endocil.model.out_of_distribution import ood_scores, spread_of
 
 MADE = 200  # pictures of each kind
 Scores = dict[str, Tensor]
 
 
-def pixels_of(bundle: Model, images: Path) -> Tensor:
-    """As the bundle sees them."""
+def pixels_of(model: Model, images: Path) -> Tensor:
+    """As the model sees them."""
     found: list[Tensor] = []
-    bundle.predict(images, watch=lambda _, pixels, __: found.append(pixels.clone()))
+    model.predict(images, on_batch=lambda _, pixels, __: found.append(pixels.clone()))
     return torch.cat(found)
 
 
@@ -48,13 +47,13 @@ def made_of(known: Tensor) -> dict[str, Tensor]:
     }
 
 
-def scores(seen: Seen, exemplars: Tensor, spread: Mapping[str, Tensor]) -> Scores:
+def scores(seen: Outputs, exemplars: Tensor, spread: Mapping[str, Tensor]) -> Scores:
     """The larger, the more unlike."""
     found = {
         "minus the largest probability": -torch.softmax(seen.logits, dim=1).max(dim=1).values,
         "minus the largest logit": -seen.logits.max(dim=1).values,
         "minus the log of the summed exponentials (energy)": -torch.logsumexp(seen.logits, dim=1),
-        "distance to the nearest exemplar": torch.cdist(unit(seen.features), exemplars).min(dim=1).values,
+        "distance to the nearest exemplar": torch.cdist(l2_normalise(seen.features), exemplars).min(dim=1).values,
     }
     if seen.distances is not None:
         found["distance to the nearest class mean"] = seen.distances.min(dim=1).values
@@ -70,38 +69,37 @@ def auroc(known: Tensor, unknown: Tensor) -> float:
 
 
 def measured(path: Path, known: Path, unknown: Path) -> tuple[str, dict[str, dict[str, tuple[float, float]]]]:
-    """The bundle's method, and of each score and kind of image AUROC and the share that is flagged."""
-    bundle = Model.load(path)
-    content, method = bundle.content, bundle.method
-    exemplars = unit(look(method, content.exemplars.pixels).features)
-    spread = spread_of(method, content.exemplars, content.classes)
-    at_home = pixels_of(bundle, known)
-    kinds = {"unknown class": pixels_of(bundle, unknown), **made_of(at_home)}
+    """The model's method, and of each score and kind of image AUROC and the share that is flagged."""
+    model = Model.load(path)
+    method = model.method
+    exemplars = l2_normalise(outputs_of(method, model.exemplars.pixels).features)
+    spread = spread_of(method, model.exemplars, model.classes)
+    at_home = pixels_of(model, known)
+    kinds = {"unknown class": pixels_of(model, unknown), **made_of(at_home)}
     of_known, held = (
-        scores(look(method, pixels), exemplars, spread) for pixels in (at_home, content.held_out.pixels)
+        scores(outputs_of(method, pixels), exemplars, spread) for pixels in (at_home, model.held_out.pixels)
     )
-    limits = {name: threshold_of(scored, RATE) for name, scored in held.items()}
-    if None in limits.values():
+    thresholds = {name: threshold_of(scored, RATE) for name, scored in held.items()}
+    limits = {name: limit for name, limit in thresholds.items() if limit is not None}
+    if len(limits) < len(thresholds):
         raise SystemExit(f"{path} has too few held-out images to set a rate of {RATE:.0%}")
     table: dict[str, dict[str, tuple[float, float]]] = {name: {} for name in held}
     for kind, pixels in {"known": at_home, **kinds}.items():
-        for name, scored in scores(look(method, pixels), exemplars, spread).items():
+        for name, scored in scores(outputs_of(method, pixels), exemplars, spread).items():
             flagged = float((scored > limits[name]).double().mean())
             table[name][kind] = (auroc(of_known[name], scored), flagged)
-    return content.settings.method.name, table
+    return model.settings.method.name, table
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("bundles", nargs="+", type=Path)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--known", type=Path, required=True)
     parser.add_argument("--unknown", type=Path, required=True)
     args = parser.parse_args()
     torch.set_num_threads(1)
     by_method = defaultdict(list)
-    for path in args.bundles:
+    for path in args.models:
         method, table = measured(path, args.known, args.unknown)
         by_method[method].append(table)
     kinds = list(next(iter(table.values())))

@@ -1,8 +1,8 @@
-"""Thousands of damaged and hostile bundles: does each end in predictions or in one line, with nothing run or written?
+"""Thousands of damaged and hostile models: does each end in predictions or in one line, with nothing run or written?
 
-    python benchmarks/fuzz_bundles.py --cases 2400
+    python benchmarks/fuzz_model_files.py --cases 2400
 
-Half are a sound bundle cut, flipped and overwritten; half hold changed content under the right digest
+Half are a sound model cut, flipped and overwritten; half hold changed content under the right digest
 (tests/model/hostile.py): first what someone with bad intent would try, then random changes of manifest, tables,
 pictures, weights and names. Each hundred is loaded in a process of its own with 1 GiB of memory beyond what the
 libraries need and a minute for each file, which is then asked to predict two pictures. Of those that predict, all that
@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "bundle"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "model"))
 import hostile
 from packed import packed
 from tiny_runs import tiny
@@ -28,19 +28,17 @@ from endocil.runs.run import run
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=int, default=2400)
-    parser.add_argument("--chunk", type=int, default=100, help="bundles of one process")
-    parser.add_argument("--methods", default="icarl,foster,der", help="whose bundles, in turn")
+    parser.add_argument("--chunk", type=int, default=100, help="model files of one process")
+    parser.add_argument("--methods", default="icarl,foster,der", help="whose model files, in turn")
     parser.add_argument("--reasons", action="store_true", help="show the most frequent refusals")
     args = parser.parse_args()
     methods = args.methods.split(",")
     each = -(-args.cases // len(methods))
     failures: list[str] = []
     print(
-        "| bundle of | tried | predict | refused in one line | learned too | learning refused | anything else | s |"
+        "| model file of | tried | predict | refused in one line | learned too | learning refused | anything else | s |"
     )
     print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
