@@ -26,7 +26,7 @@ from endocil.runs.parts import images_and_scenario
 from endocil.runs.run import run
 from endocil.settings.settings import Settings
 
-SETTINGS = Path(__file__).parents[1] / "experiments" / "hyper-kvasir-part-frozen.toml"
+SETTINGS = Path(__file__).parents[1] / "experiments" / "hyper-kvasir-part-pretrained.toml"
 METHODS = ("simplecil", "ranpac", "analytic")
 
 
