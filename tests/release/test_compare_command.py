@@ -16,6 +16,7 @@ from endocil.cli.main import main
 from endocil.datasets.synthetic import load
 from endocil.errors import EndocilError
 from endocil.model.file import ModelFile, read_model_file, write_model_file
+from endocil.model.kept_images import forget
 from endocil.model.model import Model
 from endocil.release.page import gate_page
 from endocil.release.versions import evaluate, read_test
@@ -249,3 +250,35 @@ def _record(name: str) -> dict[str, object]:
         "unreadable": [{"image": name, "reason": name}],
         "inside_a_model": [],
     }
+
+
+def test_the_verdict_is_kept_in_a_copy_of_the_new_model(
+    compare: Compare, tiny_model: Path, worse: Path, sorted_images: Path, tmp_path: Path
+) -> None:
+    rules, kept, refused = _rules(tmp_path), tmp_path / "kept.endocil", tmp_path / "refused.endocil"
+    assert compare(tiny_model, tiny_model, sorted_images, "--rules", rules, "--keep", kept) == 0
+    before, after = read_model_file(tiny_model), read_model_file(kept)
+    assert after.manifest.gate is not None
+    assert after.manifest.gate.passed
+    assert after.manifest.gate.judged == before.digest != after.digest
+    assert after.manifest.model_copy(update={"gate": None}) == before.manifest
+    assert compare(tiny_model, worse, sorted_images, "--rules", rules, "--keep", refused) == 1
+    verdict = read_model_file(refused).manifest.gate
+    assert verdict is not None
+    assert not verdict.passed
+    assert verdict.line.startswith("REFUSED: ")
+    assert compare(tiny_model, worse, sorted_images, "--rules", rules, "--keep", refused) == 2  # never overwritten
+    assert compare(tiny_model, worse, sorted_images, "--keep", tmp_path / "other.endocil") == 2  # no rules, no verdict
+
+
+def test_a_model_that_learns_or_forgets_has_no_verdict_any_more(
+    compare: Compare, tiny_model: Path, sorted_images: Path, tmp_path: Path
+) -> None:
+    kept = tmp_path / "kept.endocil"
+    assert compare(tiny_model, tiny_model, sorted_images, "--rules", _rules(tmp_path), "--keep", kept) == 0
+    content = read_model_file(kept)
+    assert forget(content, images=[content.held_out.provenance[0].image]).content.manifest.gate is None
+    model = Model.load(kept, changes=["train.epochs=1", "train.milestones=[]"])
+    model.learn(list(np.zeros((4, 32, 32, 3), np.uint8)), ["black"] * 4)
+    assert model.manifest.gate is None
+    assert model.manifest.version == 2

@@ -27,6 +27,13 @@ def compare(
     flips: Annotated[
         Path | None, typer.Option("--csv", help="Write the images for which only one version is correct.")
     ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the new model with the verdict inside, passed or refused, into this new model file.",
+        ),
+    ] = None,
     head: Head = "softmax",
     as_json: Annotated[bool, typer.Option("--json", help="Print only JSON, with all figures.")] = False,
     pictures: Annotated[bool, typer.Option(help="Show the images of flips; they are images of patients.")] = True,
@@ -43,13 +50,18 @@ def compare(
     with _error_status():
         from endocil.audit.page import pictures_of
         from endocil.release.compare import compare as compare_versions
-        from endocil.release.gate import judge, read_rules
+        from endocil.release.gate import judge, read_rules, verdict_for_model, write_with_verdict
         from endocil.release.page import gate_page
         from endocil.release.record import FLIP_COLUMNS, record
         from endocil.release.versions import evaluate
 
         if flips is not None and flips.absolute() == output.absolute():
             raise SettingsError(f"{output} is both the page (-o) and the list of flips (--csv); give two names")
+        if keep is not None:
+            if rules is None:
+                raise SettingsError("--keep writes a verdict into a model, which needs rules; give --rules")
+            if keep.exists():
+                raise SettingsError(f"{keep} exists already; choose another file with --keep")
         for written in filter(None, (output, flips)):
             refuse_overwriting(written, filter(None, (old, new, test, rules)))
         screen = Console(stderr=as_json)  # where standard output is JSON, progress goes to standard error
@@ -72,11 +84,16 @@ def compare(
         write_atomically(output, gate_page(result, pictures_of(evaluation.table) if pictures else None))
         if flips is not None:
             write_csv(flips, FLIP_COLUMNS, (list(flip.values()) for flip in result["flips"]))
+        kept = ""
+        if verdict is not None and rules is not None and keep is not None:
+            kept = write_with_verdict(new, verdict_for_model(verdict, evaluation, rules), keep)
         if as_json:
             print(json.dumps(result, indent=2, allow_nan=False))
         else:
             _print(result)
             say(f"page: {output}")
+            if kept:
+                say(f"{keep}: the new model with this verdict inside; sha256 {kept}")
     if verdict is not None and not verdict.passed:
         raise typer.Exit(REFUSED)
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from endocil.cli import compare, data, ledger, models, reports, results, runs, sweep
+from endocil.cli import compare, data, ledger, models, reports, results, runs, show, sweep
 from endocil.cli.console import fail
 from endocil.errors import EndocilError
 
@@ -37,7 +37,7 @@ def _application() -> typer.Typer:
     app.callback()(program)
     commands: tuple[Callable[..., None], ...] = (
         *(runs.check, runs.run, runs.resume, runs.watch, sweep.demo, sweep.sweep, sweep.tune),
-        *(models.bundle, models.predict, models.export, models.serve),
+        *(show.show, models.bundle, models.predict, models.export, models.serve),
         *(models.learn, compare.compare, models.memory, models.forget),
         *(runs.tensorboard, reports.publish),
         *(results.methods, results.score, results.table, results.versus, reports.figures, reports.report),

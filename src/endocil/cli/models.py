@@ -362,9 +362,19 @@ def serve(
         int, typer.Option(help="Images being decoded or waiting, counted for each model; more are refused for now.")
     ] = 256,
     batch: Annotated[int, typer.Option(help="Batch size.")] = 32,
+    only_gated: Annotated[
+        bool,
+        typer.Option(
+            "--only-gated",
+            help="Put only models into service whose release gate has passed: those that compare --keep has written.",
+        ),
+    ] = False,
     trust: Trust = False,
 ) -> None:
-    """Serve models: an API with documentation, and a page to drop images on. Not for clinical use."""
+    """Serve models: an API with documentation, and a page to drop images on. Not for clinical use.
+
+    The server speaks plain http. For https put a proxy that speaks TLS (nginx, Caddy, Traefik) on the same machine in
+    front of it, and add --https --proxy 127.0.0.1 --name HOST --token-file FILE; docs/serve.md has an example."""
     try:
         import fastapi  # noqa: F401
         import prometheus_client  # noqa: F401
@@ -401,7 +411,9 @@ def serve(
     if state and not folder:
         raise SettingsError("--state keeps exchanges of models, which need the folder --models; give both")
     kept = InService(state or folder / f".serving-{port}.json") if folder else None
-    service = Service(ServedModels.load(models, folder, trust=trust, kept=kept), Runs(runs), limits)
+    service = Service(
+        ServedModels.load(models, folder, trust=trust, kept=kept, only_gated=only_gated), Runs(runs), limits
+    )
     for line in service.models.notes:
         say(line)
     for model in service.models.all():

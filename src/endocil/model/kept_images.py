@@ -183,7 +183,7 @@ def forget(
     removed |= {"learned": subtracted} if subtracted else {}
     history = (*content.manifest.history, step_now("forget", content.digest, removed=removed, note="; ".join(lines)))
     metrics = None if gone else content.manifest.metrics
-    manifest = measured.manifest.model_copy(update={"history": history, "metrics": metrics})
+    manifest = measured.manifest.model_copy(update={"history": history, "metrics": metrics, "gate": None})
     forgotten = replace(measured, manifest=manifest, digest="")
     return Forgotten(forgotten, gone, len(content.held_out) - len(held_out), tuple(lines), subtracted)
 

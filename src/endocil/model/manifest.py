@@ -118,6 +118,34 @@ def terms_of(licence: str, consent: str) -> Terms:
     return Terms(licence=licence, consent=consent)
 
 
+class GateVerdict(_Facts):
+    """What the rules of a release said of this version, compared with another (`endocil compare --keep`)."""
+
+    passed: bool
+    line: Text  # the verdict in words
+    made: Text  # when, UTC, ISO 8601
+    judged: Digest  # the model file as it was judged, before the verdict was written into it
+    old: Digest  # the version that it was compared with
+    old_title: Text
+    rules: Text  # the file of the rules
+    rules_digest: Digest
+    test: Text  # the test images
+    images: Count  # of them that were compared
+
+    @property
+    def words(self) -> str:
+        """One line for people."""
+        verdict = "passed" if self.passed else "refused"
+        return (
+            f"{verdict} on {self.made[:10]} by {self.rules} ({self.rules_digest[:8]}), on {self.images:,} images of "
+            f"{self.test}, in place of {self.old_title} ({self.old[:8]})"
+        )
+
+
+UNTESTED = "not tested: the metrics of its parent do not apply to this version"
+NOT_GATED = "not compared with another version by rules"
+
+
 class Manifest(_Facts):
     format: Literal[3] = 3
     name: Name
@@ -132,6 +160,18 @@ class Manifest(_Facts):
     history: tuple[Step, ...] = Field(min_length=1, max_length=100_000)  # the oldest first
     learns: bool  # holds exemplars, or learns without any
     keeps_images: bool = True  # false: holds no images of patients, and keeps none when it learns
+    gate: GateVerdict | None = None  # of this version; learning and forgetting make another one
+
+    @property
+    def version(self) -> int:
+        """1 for the model of a run or of the first images, and 1 more for each step of learning or forgetting."""
+        steps = [step.by for step in self.history]
+        return len(steps) - steps.count("run") + ("run" in steps)
+
+    @property
+    def title(self) -> str:
+        """The name with the version: those of one model differ in it."""
+        return f"{self.name}, version {self.version}"
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -39,10 +39,21 @@ from endocil.learning.memory import ExemplarMemory, KeptImages, keep_images, no_
 from endocil.learning.parallel import learning_on
 from endocil.methods import Method
 from endocil.methods.frozen import FrozenMethod
-from endocil.model.calibration import RATE, calibrate, spread_of, why_uncalibrated, why_unflagged, why_unimproved
+from endocil.model.calibration import RATE, calibrate, spread_of
+from endocil.model.card import limits_of, notes_of
 from endocil.model.file import ModelFile, read_model_file, write_model_file
 from endocil.model.inference import NO_EXEMPLARS, OnBatch, Progress, predict
-from endocil.model.manifest import Calibration, LearnedClass, Manifest, Preprocessing, Step, Terms, step_now, terms_of
+from endocil.model.manifest import (
+    UNTESTED,
+    Calibration,
+    LearnedClass,
+    Manifest,
+    Preprocessing,
+    Step,
+    Terms,
+    step_now,
+    terms_of,
+)
 from endocil.model.new_images import NewImages, NewTask, as_next_task, distinct_names, split_new_images
 from endocil.model.predictions import Predictions
 from endocil.model.restore import model_settings, restored_method
@@ -50,8 +61,6 @@ from endocil.settings.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-UNTESTED = "not tested: the metrics of its parent do not apply to this version"
 
 
 class Model:
@@ -130,6 +139,16 @@ class Model:
             memory.load(file.exemplars, file.classes)
         return model
 
+    def __repr__(self) -> str:
+        learned, settings = self._manifest, self.settings
+        facts = [f"{settings.method.name} on {settings.network.backbone}", f"{settings.data.size} px"]
+        if learned is None:
+            return f"<Model {self.name!r}: {', '.join(facts)}, nothing learned yet>"
+        facts += [f"{len(self.classes)} classes in {len(self.tasks)} tasks", f"{len(self.exemplars):,} exemplars"]
+        if learned.gate is not None:
+            facts.append(f"gate {'passed' if learned.gate.passed else 'refused'}")
+        return f"<Model {self.name!r} version {learned.version}: {', '.join(facts)}>"
+
     # --- what it knows
 
     @property
@@ -158,22 +177,11 @@ class Model:
     @property
     def notes(self) -> tuple[str, ...]:
         """What users of its predictions must know."""
-        learned, notes = self.manifest, []
-        if learned.calibration is None:
-            why = "the model is kept without images, and so without held-out images"
-            if learned.keeps_images:
-                why = why_uncalibrated(self.held_out, self.classes)
-            notes.append(f"{why}: probabilities are not calibrated, and no image is flagged as out of distribution")
-        else:
-            notes += filter(None, (why_unimproved(learned.calibration), why_unflagged(learned.calibration)))
-        if learned.preprocessing.rules != RULES:
-            notes.append(f"made with {learned.preprocessing.rules}, here are {RULES}: pixels may differ slightly")
-        return tuple(notes)
+        return notes_of(self.manifest, self.held_out)
 
     def limits(self) -> tuple[str, ...]:
         """What this model cannot do, and why."""
-        unable = () if self.manifest.learns else ("no images inside: the model predicts but cannot learn new classes",)
-        return (*self.notes, *unable)
+        return limits_of(self.manifest, self.held_out)
 
     @property
     def manifest(self) -> Manifest:
@@ -345,6 +353,7 @@ class Model:
                 ],
                 "increments": (*(before.increments if before else ()), task.n_new),
                 "metrics": None,
+                "gate": None,
                 "environment": environment(self.settings),
                 "history": (*self.history, history),
                 "learns": True,
@@ -417,6 +426,7 @@ class Model:
         changes = {
             "name": name or self.name,
             "metrics": None if metrics is None else dict(metrics),
+            "gate": None,  # the calibration may have changed
             "terms": terms,
             "learns": with_exemplars or not self.method.replay,
             "keeps_images": with_exemplars,

@@ -3,9 +3,11 @@
 The rules are read strictly: a misspelt rule is an error and never silently absent.
 """
 
+import hashlib
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,7 +17,10 @@ from endocil.errors import SettingsError
 from endocil.html.markup import number
 from endocil.io.files import read_whole
 from endocil.metrics.intervals import Change, Figure, Interval, Share
+from endocil.model.file import read_model_file, write_model_file
+from endocil.model.manifest import GateVerdict
 from endocil.release.compare import Comparison
+from endocil.release.versions import Evaluation
 
 MAX_NAMED = 3  # classes in a line of the verdict
 
@@ -273,3 +278,29 @@ def _image_checks(rules: Rules, comparison: Comparison, left_out: dict[str, int]
         for each in comparison.classes:
             passed = each.images >= smallest
             yield check("smallest_number", each.name, smallest, each.images, passed, f"at least {smallest:,}")
+
+
+def verdict_for_model(verdict: Verdict, evaluation: Evaluation, rules: Path) -> GateVerdict:
+    """The verdict as the model file of the new version keeps it."""
+    old, new = evaluation.old, evaluation.new
+    return GateVerdict(
+        passed=verdict.passed,
+        line=verdict.line,
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        judged=new["digest"],
+        old=old["digest"],
+        old_title=old["title"],
+        rules=rules.name,
+        rules_digest=hashlib.sha256(read_whole(rules)).hexdigest(),
+        test=evaluation.test,
+        images=len(evaluation.versions.tested.images),
+    )
+
+
+def write_with_verdict(model: Path, verdict: GateVerdict, output: Path) -> str:
+    """A copy of the model file with the verdict inside, and its digest. Nothing else of the model changes."""
+    content = read_model_file(model)
+    if content.digest != verdict.judged:
+        raise SettingsError(f"{model} has changed since it was judged; compare it again")
+    manifest = content.manifest.model_copy(update={"gate": verdict})
+    return write_model_file(output, replace(content, manifest=manifest))

@@ -160,7 +160,7 @@ def evaluate(
     return Evaluation(
         _info(old_path, old),
         _info(new_path, new),
-        old.digest in {version.parent for version in new.manifest.history},
+        _is_descendant(old, new),
         head,
         test.name or str(test),
         table,
@@ -176,11 +176,18 @@ def evaluate(
     )
 
 
+def _is_descendant(old: Model, new: Model) -> bool:
+    """Whether the new version was made from the old one, with or without the verdict that was written into it."""
+    same = {old.digest, old.manifest.gate.judged if old.manifest.gate else ""}
+    return not same.isdisjoint(step.parent for step in new.manifest.history)
+
+
 def _info(path: Path, model: Model) -> dict[str, Any]:
     return {
         "file": path.name,
         "digest": model.digest,
         "name": model.manifest.name,
+        "title": model.manifest.title,
         "classes": len(model.classes),
         "made": model.manifest.history[-1].made,  # UTC, ISO 8601
         "calibrated": model.manifest.calibration is not None and model.manifest.calibration.improved,

@@ -156,6 +156,7 @@ def router(service: Service, access: Access) -> APIRouter:
             files=list(await asyncio.to_thread(service.models.files)),
             limits=schemas.RequestLimits.model_validate(service.limits),
             runs=service.runs.folder is not None,
+            only_gated=service.models.only_gated,
         )
 
     @api.get("/models/{id}", summary="The card of a model", responses=errors({404: "No such model."}))
@@ -180,7 +181,7 @@ def router(service: Service, access: Access) -> APIRouter:
         try:
             previous, current = await service.models.swap(id, body.file)
         except ApiError as error:
-            if error.code == "invalid-model":
+            if error.code in ("invalid-model", "not-gated"):
                 service.metrics.swaps.labels("refused").inc()
             raise
         service.metrics.swaps.labels("done").inc()

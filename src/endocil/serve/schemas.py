@@ -49,11 +49,13 @@ class ModelSummary(_Part):
 
     id: str
     name: str
+    version: int = Field(description="1 for a new model, 1 more for each step of learning or forgetting.")
     file: str = Field(description="Name of the model file it was loaded from.")
     digest: str = Field(description="sha256 of the model file, its identity.")
     classes: int
     calibrated: bool
     created: str = Field(description="UTC, ISO 8601.")
+    gate: Literal["passed", "refused"] | None = Field(description="Verdict of its release gate; null: none is kept.")
 
 
 class RequestLimits(_Part):
@@ -70,6 +72,7 @@ class ModelList(_Response):
     files: list[str] = Field(description="Model files that can replace a served model.")
     limits: RequestLimits
     runs: bool = Field(description="Whether there are runs to browse.")
+    only_gated: bool = Field(description="Whether models are put into service only if their gate has passed.")
 
 
 class CalibrationSummary(_Part):
@@ -97,6 +100,7 @@ class ModelCard(_Response):
     preprocessing: dict[str, Any]
     calibration: CalibrationSummary | None
     results: dict[str, Any] | None = Field(description="Test results; null where this version was not tested.")
+    gate: dict[str, Any] | None = Field(description="The verdict of the release gate, and what it rests on.")
     terms: dict[str, Any]
     history: list[dict[str, Any]]
 

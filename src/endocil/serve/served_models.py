@@ -55,11 +55,13 @@ class ServedModel:
         return ModelSummary(
             id=self.id,
             name=manifest.name,
+            version=manifest.version,
             file=self.file,
             digest=self.digest,
             classes=len(self.model.classes),
             calibrated=manifest.calibration is not None and manifest.calibration.improved,
             created=manifest.history[-1].made,
+            gate=None if manifest.gate is None else "passed" if manifest.gate.passed else "refused",
         )
 
     def card(self) -> ModelCard:
@@ -134,10 +136,25 @@ def load(id: str, path: Path, *, trust: bool = False) -> ServedModel:
     return served
 
 
+class NotGatedError(EndocilError):
+    """A model without a passed gate, on a server that puts no other into service."""
+
+
+def refuse_ungated(served: ServedModel) -> None:
+    gate = served.model.manifest.gate
+    if gate is None or not gate.passed:
+        why = "holds no verdict of a release gate" if gate is None else f"was {gate.words}"
+        raise NotGatedError(
+            f"{served.file} {why}, and this server puts only models with a passed gate into service (--only-gated); "
+            f"judge it by 'endocil compare OLD NEW TEST --rules FILE --keep NEW-FILE' and serve what that writes"
+        )
+
+
 class ServedModels:
     """Models by id, and the folder of model files that can replace them.
 
-    `given`: the files that the command named, by id; with them and `kept`, exchanges survive a restart."""
+    `given`: the files that the command named, by id; with them and `kept`, exchanges survive a restart. `only_gated`:
+    models whose release gate has not passed are refused."""
 
     def __init__(
         self,
@@ -147,7 +164,9 @@ class ServedModels:
         trust: bool = False,
         given: Mapping[str, Path] = MappingProxyType({}),
         kept: InService | None = None,
+        only_gated: bool = False,
     ) -> None:
+        self.only_gated = only_gated
         self._models = {model.id: model for model in models}
         self.folder, self.trust, self.given, self.kept = folder, trust, given, kept
         self.notes: list[str] = []  # for the operator
@@ -155,12 +174,18 @@ class ServedModels:
 
     @classmethod
     def load(
-        cls, paths: Sequence[Path], folder: Path | None, *, trust: bool = False, kept: InService | None = None
+        cls,
+        paths: Sequence[Path],
+        folder: Path | None,
+        *,
+        trust: bool = False,
+        kept: InService | None = None,
+        only_gated: bool = False,
     ) -> "ServedModels":
         if folder is not None and not folder.is_dir():
             raise SettingsError(f"--models: there is no folder {folder}")
         given = {f"model-{number}": path for number, path in enumerate(paths, 1)}
-        models = cls((), folder, trust=trust, given=given, kept=kept)
+        models = cls((), folder, trust=trust, given=given, kept=kept, only_gated=only_gated)
         exchanges = kept.read() if kept else {}
         models._models = {id: models._load_first(id, exchanges.get(id)) for id in given}
         return models
@@ -169,17 +194,24 @@ class ServedModels:
         """The model that was in service last, or the given one."""
         given = self.given[id]
         if exchange is None or self.kept is None or exchange.given != str(given.resolve()):
-            return load(id, given, trust=self.trust)
+            return self._load_fit(id, given)
         story = f"{id} was replaced by {exchange.file} ({exchange.since})"
         way_out = f"put it back, or delete {self.kept.path} to serve {given}"
         path = self.files().get(exchange.file)
         if path is None:
             raise FileFormatError(f"{story}, but {self.folder} has no such file now; {way_out}")
-        current = load(id, path, trust=self.trust)
+        current = self._load_fit(id, path)
         if current.digest != exchange.digest:
             raise FileFormatError(f"{story}, but that file has changed since; {way_out}")
         self.notes.append(f"{story}, which is served again; delete {self.kept.path} to serve {given}")
         return current
+
+    def _load_fit(self, id: str, path: Path) -> ServedModel:
+        """A model that may be served here; whatever is wrong with it is an EndocilError."""
+        served = self._load(id, path, trust=self.trust)
+        if self.only_gated:
+            refuse_ungated(served)
+        return served
 
     def all(self) -> list[ServedModel]:
         return list(self._models.values())
@@ -219,7 +251,9 @@ class ServedModels:
         async with self._swapping:
             previous = self.get(id)
             try:
-                current = await asyncio.to_thread(self._load, id, path, trust=self.trust)
+                current = await asyncio.to_thread(self._load_fit, id, path)
+            except NotGatedError as error:
+                raise ApiError(422, "not-gated", f"{error}; {previous.file} stays in use") from error
             except EndocilError as error:
                 message = str(error).replace(str(path), path.name)  # clients must not learn the folder
                 raise ApiError(422, "invalid-model", f"{message}; {previous.file} stays in use") from error

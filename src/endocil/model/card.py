@@ -1,0 +1,231 @@
+"""The model card: what a model is, what it was tested on, what it holds and what it cannot do, in words.
+
+`endocil show` prints it, `--card` writes it as Markdown or as a page. It is made from the model file alone: no network
+is built, and no code that the file names is imported.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from endocil.data.decode import RULES
+from endocil.html.markup import number, render_page
+from endocil.learning.memory import KeptImages
+from endocil.model import DISCLAIMER
+from endocil.model.calibration import why_uncalibrated, why_unflagged, why_unimproved
+from endocil.model.file import ModelFile
+from endocil.model.kept_images import counts
+from endocil.model.manifest import NOT_GATED, UNTESTED, Calibration, Manifest, Step
+
+USE = (
+    "For research on learning new classes of endoscopic images, by people who can judge its results. It is no medical "
+    "device: it was not tested for any clinical use, and no decision about a patient may rest on it."
+)
+METRICS = {"acc_last": "accuracy", "f1_last": "macro F1", "acc_avg": "accuracy, mean over the tasks"}
+
+
+@dataclass(frozen=True)
+class Section:
+    """Facts by name, a table, or both; `lines` are paragraphs before them."""
+
+    title: str
+    lines: tuple[str, ...] = ()
+    facts: tuple[tuple[str, str], ...] = ()
+    titles: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    numeric_from: int = 1  # columns of the table that are numbers
+
+    @property
+    def id(self) -> str:
+        return self.title.lower().replace(" ", "-")
+
+
+@dataclass(frozen=True)
+class Card:
+    title: str
+    sections: tuple[Section, ...]
+
+    def text(self) -> str:
+        """For a terminal."""
+        lines = [self.title]
+        for section in self.sections:
+            lines += ["", section.title, *(f"  {line}" for line in section.lines)]
+            width = max((len(name) for name, _ in section.facts), default=0)
+            lines += [f"  {name.ljust(width)}  {value}" for name, value in section.facts]
+            lines += [f"  {row}" for row in _aligned(section)]
+        return "\n".join(lines)
+
+    def markdown(self) -> str:
+        lines = [f"# {_escaped(self.title)}", "", f"**{DISCLAIMER}**"]
+        for section in self.sections:
+            lines += ["", f"## {section.title}"]
+            for line in section.lines:
+                lines += ["", _escaped(line)]
+            if section.facts:
+                lines += ["", *(f"- **{name}:** {_escaped(value)}" for name, value in section.facts)]
+            if section.rows:
+                sides = ["---:" if j >= section.numeric_from else "---" for j in range(len(section.titles))]
+                table = [section.titles, sides, *([_escaped(cell) for cell in row] for row in section.rows)]
+                lines += ["", *(f"| {' | '.join(row)} |" for row in table)]
+        return "\n".join(lines) + "\n"
+
+    def page(self) -> str:
+        """One HTML page: opens offline, loads nothing, runs no script."""
+        return render_page(
+            "endocil.model",
+            title=self.title,
+            disclaimer=DISCLAIMER,
+            navigation=[(section.id, section.title) for section in self.sections],
+            sections=self.sections,
+        )
+
+
+def card_of(file: ModelFile) -> Card:
+    """The card of a model file that was read."""
+    manifest = file.manifest
+    sections = (
+        Section("Use", (USE, *limits_of(manifest, file.held_out))),
+        _identity(file),
+        _release(manifest),
+        _results(manifest),
+        _classes(file),
+        _probabilities(manifest.calibration),
+        _memory(file),
+        Section("History", titles=("when", "by", "what", "parent"), rows=tuple(map(_step, manifest.history))),
+    )
+    return Card(f"{manifest.title} ({file.digest[:8]})" if file.digest else manifest.title, sections)
+
+
+def notes_of(manifest: Manifest, held_out: KeptImages) -> tuple[str, ...]:
+    """What users of a model's predictions must know."""
+    fitted, notes = manifest.calibration, list[str]()
+    if fitted is None:
+        why = "the model is kept without images, and so without held-out images"
+        if manifest.keeps_images:
+            why = why_uncalibrated(held_out, manifest.class_names)
+        notes.append(f"{why}: probabilities are not calibrated, and no image is flagged as out of distribution")
+    else:
+        notes += filter(None, (why_unimproved(fitted), why_unflagged(fitted)))
+    if manifest.preprocessing.rules != RULES:
+        notes.append(f"made with {manifest.preprocessing.rules}, here are {RULES}: pixels may differ slightly")
+    return tuple(notes)
+
+
+def limits_of(manifest: Manifest, held_out: KeptImages) -> tuple[str, ...]:
+    """What the model cannot do, and why."""
+    unable = () if manifest.learns else ("no images inside: the model predicts but cannot learn new classes",)
+    return (*notes_of(manifest, held_out), *unable)
+
+
+def _identity(file: ModelFile) -> Section:
+    manifest, settings, seen = file.manifest, file.settings, file.manifest.preprocessing
+    frame = ", black frame cut off" if seen.crop_frame else ""
+    fit = ", in proportion on black" if seen.fit == "pad" else ""
+    facts = (
+        ("name", manifest.title),
+        ("sha256", file.digest or "not saved yet"),
+        ("made", f"{manifest.history[-1].made}, by endocil {manifest.history[-1].endocil}"),
+        ("method", settings.method.name),
+        ("backbone", f"{settings.network.backbone}, started from {settings.network.weights or 'random values'}"),
+        ("input", f"{seen.size} x {seen.size} pixels{fit}{frame}"),
+        ("learned", f"{len(manifest.classes)} classes in {len(manifest.increments)} tasks"),
+        ("licence", manifest.terms.licence or "not stated"),
+        ("consent", manifest.terms.consent or "not stated"),
+    )
+    return Section("Model", facts=facts)
+
+
+def _release(manifest: Manifest) -> Section:
+    if manifest.gate is None:
+        return Section("Release", (f"Gate: {NOT_GATED} (endocil compare --rules --keep).",))
+    return Section("Release", (f"Gate: {manifest.gate.words}.", manifest.gate.line))
+
+
+def _results(manifest: Manifest) -> Section:
+    if manifest.metrics is None:
+        return Section("Results", (f"{UNTESTED[0].upper()}{UNTESTED[1:]}.",))
+    found = manifest.metrics
+    rows = []
+    for key, name in METRICS.items():
+        cells = [_percent(head.get(key)) for head in found["heads"].values()]
+        rows.append((name, *cells))
+    heads = tuple(f"{head.replace('_', '-')} head" for head in found["heads"])
+    line = f"On {found['images']:,} {found['part']} images; percent with {100 * found['level']:g} % intervals."
+    return Section("Results", (line,), titles=("", *heads), rows=tuple(rows))
+
+
+def _percent(figure: dict[str, Any] | None) -> str:
+    if not figure or figure["value"] is None:
+        return number(None)
+    return f"{number(figure['value'])} ({number(figure['low'])} to {number(figure['high'])})"
+
+
+def _classes(file: ModelFile) -> Section:
+    manifest = file.manifest
+    exemplars, held_out = (
+        Counter(one.class_name for one in kept.provenance) for kept in (file.exemplars, file.held_out)
+    )
+    heads = manifest.metrics["heads"] if manifest.metrics else {}
+    recalls = (heads.get("softmax") or {}).get("recall", {})
+    rows = [
+        (one.name, f"{one.task + 1}", f"{one.images:,}", f"{exemplars[one.name]:,}", f"{held_out[one.name]:,}")
+        + ((_percent(recalls.get(one.name)),) if recalls else ())
+        for one in manifest.classes
+    ]
+    titles = ("class", "task", "images learned", "exemplars", "held out", *(("recall, %",) if recalls else ()))
+    return Section("Classes", titles=titles, rows=tuple(rows))
+
+
+def _probabilities(fitted: Calibration | None) -> Section:
+    title = "Probabilities and new findings"
+    if fitted is None:
+        return Section(title, ("Not calibrated: probabilities are overconfident, and no image is flagged.",))
+    facts = [
+        ("calibrated", f"on {fitted.images:,} held-out images" if fitted.improved else "no, the temperature stays 1"),
+        (
+            "calibration error",
+            f"{100 * fitted.error_before:.1f} % before, {100 * fitted.error:.1f} % after (cross-fitted)",
+        ),
+    ]
+    if fitted.ood_threshold is not None:
+        rate = f"at most {100 * fitted.ood_rate:g} % of images of learned classes are flagged"
+        facts.append(("out of distribution", rate))
+    return Section(title, facts=tuple(facts))
+
+
+def _memory(file: ModelFile) -> Section:
+    kept = (*file.exemplars.provenance, *file.held_out.provenance)
+    if not kept:
+        return Section("Images inside", ("None.",))
+    facts = [("images", f"{len(file.exemplars):,} exemplars, {len(file.held_out):,} held out for calibration")]
+    facts += [(f"by {field}", counts(kept, field)) for field in ("group", "source", "licence", "consent")]
+    return Section("Images inside", ("These may be images of patients.",), facts=tuple(facts))
+
+
+def _step(step: Step) -> tuple[str, ...]:
+    added = ", ".join(f"{name} {n:,}" for name, n in step.added.items())
+    removed = ", ".join(f"{n:,} by {field}" for field, n in step.removed.items())
+    said = (added, f"removed {removed}" if removed else "", " ".join(step.changes), step.note)
+    return step.made[:16].replace("T", " "), step.by, "; ".join(filter(None, said)), (step.parent or "")[:8]
+
+
+def _aligned(section: Section) -> list[str]:
+    """The table in columns; the last column is not padded."""
+    table: list[Sequence[str]] = [section.titles, *section.rows] if section.rows else []
+    widths = [max(len(row[j]) for row in table) for j in range(len(section.titles))] if table else []
+    lines = []
+    for row in table:
+        cells = [
+            cell.rjust(width) if j >= section.numeric_from else cell.ljust(width)
+            for j, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _escaped(text: str) -> str:
+    """As text in Markdown: names of classes may hold its signs, or those of HTML."""
+    for sign in "\\`*_[]<>|#":
+        text = text.replace(sign, f"\\{sign}")
+    return text.replace("&", "&amp;").replace("\n", " ")
