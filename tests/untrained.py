@@ -15,12 +15,24 @@ from endocil.learning.memory import KeptImages, Provenance, no_images
 from endocil.methods import Method
 from endocil.model.calibration import ood_scores, spread_of_features
 from endocil.model.file import ModelFile, write_model_file
-from endocil.model.manifest import Calibration, LearnedClass, Manifest, Preprocessing, Step
+from endocil.model.manifest import Calibration, GateVerdict, LearnedClass, Manifest, Preprocessing, Step
 from endocil.settings.settings import load_settings
 
 CLASSES = ("z-line", "polyp", "<b>cecum</b>", "ulcer, bleeding", "=1+1")  # names are data, whatever they look like
 EACH = 3  # exemplars of a class
 INCREMENTS = (2, 1, 2)
+VERDICT = GateVerdict(
+    passed=True,
+    line="PASS: 3 checks of the rules hold.",
+    made="2026-02-03T04:05:06+00:00",
+    judged="a" * 64,
+    old="b" * 64,
+    old_title="first, version 1",
+    rules="gate.toml",
+    rules_digest="c" * 64,
+    test="test-images",
+    images=120,
+)
 
 
 def untrained(

@@ -4,25 +4,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from commands import endocil
-from untrained import CLASSES, untrained, write_untrained
+from untrained import CLASSES, VERDICT, untrained, write_untrained
 
 from endocil.model.card import card_of
 from endocil.model.file import ModelFile, read_model_file
 from endocil.model.manifest import GateVerdict
 from endocil.model.model import Model
-
-VERDICT = GateVerdict(
-    passed=True,
-    line="PASS: 3 checks of the rules hold.",
-    made="2026-02-03T04:05:06+00:00",
-    judged="a" * 64,
-    old="b" * 64,
-    old_title="first, version 1",
-    rules="gate.toml",
-    rules_digest="c" * 64,
-    test="test-images",
-    images=120,
-)
 
 
 def test_show_tells_classes_results_gate_memory_terms_and_history(tiny_model: Path) -> None:

@@ -5,10 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from model.test_card import VERDICT
 from serve.conftest import Client, form
 from serve.test_in_service import exchange
 from serve.test_swap import MODEL
+from untrained import VERDICT
 
 from endocil.errors import EndocilError
 from endocil.model.file import read_model_file, write_model_file
