@@ -18,7 +18,7 @@ import pytest
 from endocil.errors import EndocilError
 from endocil.io import archives
 from endocil.io.archives import RECORD, Limits, extract
-from endocil.io.files import lock, temporary_beside
+from endocil.io.files import filling_folder, lock, temporary_beside
 
 JPG = layouts.PICTURES[".jpg"]
 
@@ -269,13 +269,13 @@ def test_what_a_killed_extraction_left_is_removed_by_the_next_one_and_nothing_el
     archive = layouts.zip_files(tmp_path / "x.zip", {"a/1.jpg": JPG})
     target = tmp_path / "target"
     left = temporary_beside(target)
-    other = temporary_beside(tmp_path / "another")
-    for folder in (left, other, tmp_path / ".target.mine.tmp"):
-        (folder / "a").mkdir(parents=True)
-        (folder / "a" / "1.jpg").write_bytes(JPG)
-    extract(archive, target)
-    assert not left.exists()
-    assert other.exists()
+    with filling_folder(tmp_path / "another") as other:  # it is being written
+        for folder in (left, other, tmp_path / ".target.mine.tmp"):
+            (folder / "a").mkdir(parents=True)
+            (folder / "a" / "1.jpg").write_bytes(JPG)
+        extract(archive, target)
+        assert not left.exists()
+        assert other.exists()
     assert (tmp_path / ".target.mine.tmp").exists()
 
 

@@ -12,6 +12,7 @@ import typer
 from endocil.cli.console import Against, Head, Runs, console, say
 from endocil.errors import SettingsError
 from endocil.io.files import write_atomically
+from endocil.io.terminal import printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -172,9 +173,9 @@ def _put(
         "csv": table.csv,
     }[form]()
     if output is None:
-        print(text, end="")
+        print("\n".join(map(printable, text.split("\n"))), end="")
         return
-    write_atomically(output, text)
+    write_atomically(output, text, public=True)
     say(f"wrote {output}")
 
 

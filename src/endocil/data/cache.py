@@ -34,10 +34,13 @@ from endocil.io.files import (
     ENCODING,
     ENCODING_ERRORS,
     cache_folder,
+    explaining_failure,
     flush,
+    flush_folder,
     free_bytes,
     lock,
-    replacing,
+    make_private_folder,
+    private,
     temporary_beside,
     write_atomically,
     write_json,
@@ -159,8 +162,8 @@ class _CacheFiles:
     def lock(self) -> Iterator[bool]:
         """One process builds at a time, where the file system has locks (then True); elsewhere the last one wins."""
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            file = open(self.path.with_suffix(".lock"), "ab")  # noqa: SIM115
+            make_private_folder(self.path.parent)  # of patients' images
+            file = open(self.path.with_suffix(".lock"), "ab", opener=private)  # noqa: SIM115
         except OSError as error:
             raise ResourceError(
                 f"the image cache {self.path.parent} cannot be written: {error.strerror or error}; "
@@ -183,13 +186,13 @@ class _CacheFiles:
             )
         if workers is None:  # a cluster often gives a process fewer processors than the machine has
             workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        with replacing(self.pixels, n_bytes) as temporary, unfinished.appending():
+        with explaining_failure(self.pixels, n_bytes), unfinished.appending():
             missing = table.ids[unfinished.done :]
             for pixels, failed in read_in_chunks(table.reader, missing, self.shape[1], workers):
                 unfinished.append(pixels, failed)
                 if progress:
                     progress(unfinished.done, len(table))
-            unfinished.move_to(temporary)
+            unfinished.move_to(self.pixels)
         stored = np.load(self.pixels, mmap_mode="r", allow_pickle=False)
         write_json(self.facts, {"chunks": unfinished.chunks, "unreadable": unfinished.unreadable})
         unfinished.remove()
@@ -265,6 +268,7 @@ class UnfinishedBuild:
         flush(self._pixels)
         self._pixels.close()  # not every system renames an open file
         os.replace(self.pixels, path)
+        flush_folder(path.parent)
 
     def remove(self) -> None:
         for path in (self.pixels, self.lines):
@@ -274,9 +278,9 @@ class UnfinishedBuild:
 
 def _open_behind(path: Path, end: int) -> io.BufferedWriter:
     """For appending at byte `end`; the bytes behind it are removed."""
-    if end:
-        os.truncate(path, end)
-    return open(path, "ab" if end else "wb")
+    file = open(path, "ab", opener=private)  # noqa: SIM115
+    file.truncate(end)
+    return file
 
 
 def _as_tensor(pixels: np.ndarray) -> Tensor:

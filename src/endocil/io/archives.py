@@ -23,15 +23,7 @@ from pathlib import Path
 from typing import IO
 
 from endocil.errors import DataError, EndocilError, ResourceError
-from endocil.io.files import (
-    cache_folder,
-    filling_folder,
-    free_bytes,
-    lock,
-    refuse_special,
-    temporaries_beside,
-    write_json,
-)
+from endocil.io.files import cache_folder, filling_folder, free_bytes, lock, refuse_special, write_json
 from endocil.io.walk import archive_stem, file_kind, is_archive, is_hidden, is_image, is_label_file
 
 RULES = "extraction rules 1"  # raise it when the same archive gives another folder
@@ -86,12 +78,9 @@ def extract(
     if earlier := _earlier(place, digest):
         return earlier
     with open(archive, "rb") as file:
-        alone = lock(file) == "held"  # the lock is on the archive itself; not every file system has locks
+        lock(file)  # the lock is on the archive itself; not every file system has locks
         if earlier := _earlier(place, digest):  # by another process, for which this one has waited
             return earlier
-        if alone:  # then no other extraction of this archive is at work: these were killed
-            for left in temporaries_beside(place):
-                shutil.rmtree(left, ignore_errors=True)
         if folder is None:
             shutil.rmtree(place, ignore_errors=True)  # files were deleted from the cache: extract again
         elif folder.is_dir() and any(folder.iterdir()):

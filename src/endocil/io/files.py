@@ -28,6 +28,10 @@ ENCODING, ENCODING_ERRORS = ("utf-8", "surrogateescape")  # names of files that 
 
 
 Lock = Literal["held", "taken", "none"]
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp", re.DOTALL)
+_FORMULA_STARTS = "=+-@\t\r'"  # of what a spreadsheet would run; and of what has our apostrophe already
+_FORMULA = re.compile(r"'*[=+\-@\t\r]")
+_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 
 
 class UnfitFileError(OSError):
@@ -60,22 +64,80 @@ def refuse_existing(path: Path, *, force: bool | None = None) -> None:
         raise SettingsError(f"{path} exists already; choose another file with -o{way_out}")
 
 
-@contextmanager
-def replacing(path: Path, n_bytes: int) -> Iterator[Path]:
-    """A temporary path beside `path` that takes its place when the block ends well, or else is removed.
+def private(path: str, flags: int) -> int:
+    """An opener for `open`: a new file is for its owner alone, whatever the umask, and no link is followed."""
+    flags |= getattr(os, "O_NOFOLLOW", 0)
+    if not flags & os.O_CREAT:
+        return os.open(path, flags)
+    with suppress(FileExistsError):
+        descriptor = os.open(path, flags | os.O_EXCL, 0o600)
+        if os.name == "posix":
+            os.fchmod(descriptor, 0o660 if _is_shared(os.path.dirname(path) or ".") else 0o600)
+        return descriptor
+    if flags & os.O_EXCL:
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+    return os.open(path, flags)
 
-    `n_bytes` are to be written; the error of a full disk names them."""
-    temporary = temporary_beside(path)
+
+def make_private_folder(path: Path) -> None:
+    """A new folder is for its owner alone, whatever the umask; one that exists stays as its owner made it."""
+    if path.is_dir():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
+        path.mkdir(0o700)
+    except FileExistsError:
+        if not path.is_dir():
+            raise
+        return  # another process was faster
+    if os.name == "posix":
+        path.chmod(0o2770 if _is_shared(path.parent) else 0o700)
+
+
+def _is_shared(folder: str | Path) -> bool:
+    """Whether its owner shares a folder with a group, by the bit that makes new files the group's (chmod 2770)."""
+    return bool(os.stat(folder).st_mode & stat.S_ISGID)
+
+
+@contextmanager
+def replacing(path: Path, n_bytes: int, *, public: bool = False) -> Iterator[IO[bytes]]:
+    """An open file that takes the place of `path` when the block ends well, or else is removed.
+
+    `n_bytes` are to be written; the error of a full disk names them. `public`: not for its owner alone."""
+    with explaining_failure(path, n_bytes):
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        os.replace(temporary, path)
-        if os.name == "posix":  # only there can a folder be opened, and so be flushed
-            folder = os.open(path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        remove_leftovers(path.parent)
+        temporary, file = _open_temporary(path, public)
+        try:
+            with file:
+                yield file
+                flush(file)
+                if os.name == "posix":  # while the file is locked
+                    os.replace(temporary, path)
+            if os.name != "posix":  # which renames no open file
+                os.replace(temporary, path)
+            flush_folder(path.parent)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+def _open_temporary(path: Path, public: bool) -> tuple[Path, IO[bytes]]:
+    """A new file, locked as long as it is open, by which `remove_leftovers` knows that it is being written."""
+    while True:
+        temporary = temporary_beside(path)
+        file = open(temporary, "xb", opener=None if public else private)  # noqa: SIM115
+        lock(file, wait=False)
+        if temporary.exists():  # else it was taken for a leftover before it was locked
+            return temporary, file
+        file.close()
+
+
+@contextmanager
+def explaining_failure(path: Path, n_bytes: int) -> Iterator[None]:
+    """A file that cannot be written is a ResourceError with the bytes that are needed and free."""
+    try:
+        yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         way_out = "free some space" if full else "check that the folder may be written to"
@@ -85,26 +147,40 @@ def replacing(path: Path, n_bytes: int) -> Iterator[Path]:
         raise ResourceError(
             f"cannot write {path} ({n_bytes:,} bytes): {reason}; {way_out} or choose another folder"
         ) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
-def write_atomically(path: Path, *parts: bytes | memoryview | str) -> None:
-    """Write the whole file or leave what was there; after a crash it is the old one or the new one."""
+def flush_folder(folder: Path) -> None:
+    """Force the names of a folder onto the disk; only POSIX can open a folder."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def write_atomically(path: Path, *parts: bytes | memoryview | str, public: bool = False) -> None:
+    """Write the whole file or leave what was there; after a crash it is the old one or the new one.
+
+    `public`: made to be shown, so that the umask decides who may read it; else its owner alone."""
     content = [part.encode(ENCODING, ENCODING_ERRORS) if isinstance(part, str) else part for part in parts]
-    with replacing(path, sum(map(len, content))) as temporary, open(temporary, "xb") as file:
+    with replacing(path, sum(map(len, content)), public=public) as file:
         for part in content:
             file.write(part)
-        flush(file)
 
 
 @contextmanager
-def filling_folder(path: Path) -> Iterator[Path]:
+def filling_folder(path: Path, *, public: bool = False) -> Iterator[Path]:
     """A temporary folder that takes the place of `path` (new or empty) when the block ends well, or is removed."""
-    temporary = temporary_beside(path)
+    temporary, descriptor = temporary_beside(path), -1
     try:
-        temporary.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(path.parent)
+        while not temporary.exists():  # or it was taken for a leftover before it was locked
+            temporary.mkdir(0o777 if public else 0o700)
+            if os.name == "posix":
+                descriptor = os.open(temporary, os.O_RDONLY)
+                lock(descriptor, wait=False)
         yield temporary
         if path.exists():
             path.rmdir()  # not every system renames over an existing folder
@@ -114,28 +190,65 @@ def filling_folder(path: Path) -> Iterator[Path]:
         raise ResourceError(f"cannot write {path}: {reason}; nothing was left there, choose another folder") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
-def write_json(path: Path, value: Any) -> None:
+def is_temporary(path: Path) -> bool:
+    """Whether a file or folder is one that is being written, or was when its process was killed."""
+    return bool(_TEMPORARY.fullmatch(path.name))
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files and folders that killed processes have left; one that is still written is locked."""
+    if os.name != "posix":  # folders cannot be locked there
+        return
+    for left in filter(is_temporary, map(Path, os.scandir(folder))):
+        with suppress(OSError):
+            descriptor = os.open(left, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                if lock(descriptor, wait=False) == "held":
+                    shutil.rmtree(left) if left.is_dir() else left.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def write_json(path: Path, value: Any, *, public: bool = False) -> None:
     """Indented JSON; NaN and infinity are refused, because other readers do not know them."""
-    write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", public=public)
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """A comma-separated file with a header line. Names may hold any character but NUL, also ends of lines."""
-    lines = [header, *rows]
-    text = _csv_text(lines, "\n")
-    if "\r" in text:  # the writer quotes ends of lines only if they are its own: so each line with them, then with ours
-        text = "".join(_csv_text([line], "\r\n").removesuffix("\r\n") + "\n" for line in lines)
+    text = csv_text([header, *rows])
     if "\0" in text:
         raise DataError(f"{path} cannot be written: a name in it holds the character NUL; rename that image or group")
     write_atomically(path, text)
 
 
-def _csv_text(rows: Iterable[Sequence[object]], end: str) -> str:
+def csv_text(rows: Sequence[Sequence[object]]) -> str:
+    """Lines of CSV. A text that a spreadsheet would take for a formula has an apostrophe before it."""
+    text = _joined(rows, "\n")
+    if "\r" in text:  # the writer quotes ends of lines only if they are its own: so each line with them, then with ours
+        text = "".join(_joined([row], "\r\n").removesuffix("\r\n") + "\n" for row in rows)
+    return text
+
+
+def _joined(rows: Iterable[Sequence[object]], end: str) -> str:
     text = io.StringIO(newline="")
-    csv.writer(text, lineterminator=end).writerows(rows)
+    writer = csv.writer(text, lineterminator=end)
+    writer.writerows([_harmless(cell) if type(cell) is str else cell for cell in row] for row in rows)
     return text.getvalue()
+
+
+def _harmless(cell: str) -> str:
+    is_formula = cell[:1] in _FORMULA_STARTS and _FORMULA.match(cell) and not _NUMBER.fullmatch(cell)
+    return f"'{cell}" if is_formula else cell
+
+
+def original(cell: str) -> str:
+    """A cell of a CSV file without the apostrophe that `csv_text` has put before it."""
+    return cell[1:] if cell[:1] == "'" and _FORMULA.match(cell) else cell
 
 
 def read_csv(path: Path, separators: str = ",", *, any_bytes: bool = True) -> list[dict[str, str]]:
@@ -170,7 +283,8 @@ def read_fields(path: Path, separators: str, *, any_bytes: bool) -> list[tuple[i
     separator = max(separators, key=lambda separator: _n_columns(first, separator))
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
     try:
-        return [(reader.line_num, fields) for fields in reader if any(map(str.strip, fields))]
+        lines = ((reader.line_num, fields) for fields in reader if any(map(str.strip, fields)))
+        return [(number, list(map(original, fields))) for number, fields in lines]
     except csv.Error as error:
         raise DataError(f"{path}, line {reader.line_num}: {error}") from error
 
@@ -200,7 +314,7 @@ def free_bytes(folder: Path) -> int:
     return shutil.disk_usage(existing).free
 
 
-def flush(file: io.BufferedWriter) -> None:
+def flush(file: IO[bytes]) -> None:
     """Force what was written onto the disk, so that a rename never shows an empty file after a power cut."""
     file.flush()
     os.fsync(file.fileno())
@@ -211,19 +325,14 @@ def temporary_beside(path: Path) -> Path:
     return path.with_name(f".{path.name[:100]}.{uuid.uuid4().hex}.tmp")
 
 
-def temporaries_beside(path: Path) -> list[Path]:
-    """Temporary files and folders of this path left behind by killed processes."""
-    form = re.compile(re.escape(f".{path.name[:100]}.") + r"[0-9a-f]{32}\.tmp")
-    return sorted(left for left in path.parent.glob(".*.tmp") if form.fullmatch(left.name))
-
-
-def lock(file: IO[Any], *, wait: bool = True) -> Lock:
-    """A lock on an open file, until it is closed or its process ends, however that happens.
+def lock(file: IO[Any] | int, *, wait: bool = True) -> Lock:
+    """A lock on an open file or folder, until it is closed or its process ends, however that happens.
 
     Held from now on; taken: another process holds it and `wait` is false; none: the file system has no locks. The
     classes of filelock open a path to write; here a caller may also probe the lock of a folder it cannot write to."""
     try:
-        return "held" if lock_descriptor(file.fileno(), blocking=wait) else "taken"
+        descriptor = file if isinstance(file, int) else file.fileno()
+        return "held" if lock_descriptor(descriptor, blocking=wait) else "taken"
     except OSError:
         return "none"
 
@@ -234,7 +343,7 @@ def locked(folder: Path, refusal: str, *, patience: float = 0.0) -> Iterator[Non
 
     `patience`: seconds to wait for a process that holds the lock."""
     deadline = time.monotonic() + patience
-    with (folder / LOCK_FILE).open("ab") as file:
+    with open(folder / LOCK_FILE, "ab", opener=private) as file:
         while lock(file, wait=False) == "taken":
             if time.monotonic() >= deadline:
                 raise ResourceError(refusal)

@@ -1,13 +1,13 @@
 """Tables of texts and numbers: the same rows as Markdown, plain text and CSV. LaTeX: reports/latex.py; HTML: html/."""
 
-import csv
-import io
 import itertools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from endocil.io.files import csv_text
 
 DASH = "\N{EN DASH}"
 TIE = "\N{ALMOST EQUAL TO}"
@@ -128,18 +128,16 @@ class Table:
     def csv(self) -> str:
         """Unrounded numbers; each metric has a second column for its standard deviation, and two for the interval.
         A section is the first column."""
-        text = io.StringIO(newline="")
-        writer = csv.writer(text, lineterminator="\n")
         parts = 4 if any(within(cell) for row in self.rows for cell in row) else 2
         widths = [parts if column.best else 1 for column in self.columns]
         endings = ("", "_sd", "_low", "_high")
         heads = [[c.key + end for end in endings[:n]] for c, n in zip(self.columns, widths, strict=True)]
         section = [[name] for name in self.sections] or [[]] * len(self.rows)
-        writer.writerow([*(["section"] if self.sections else []), *(key for keys in heads for key in keys)])
+        lines = [[*(["section"] if self.sections else []), *(key for keys in heads for key in keys)]]
         for first, row in zip(section, self.rows, strict=True):
             values = [_numbers(cell)[:n] for cell, n in zip(row, widths, strict=True)]
-            writer.writerow([*first, *(value for own in values for value in own)])
-        return text.getvalue()
+            lines.append([*first, *(value for own in values for value in own)])
+        return csv_text(lines)
 
 
 def shown(cell: Cell) -> str:

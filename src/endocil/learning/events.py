@@ -12,7 +12,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from endocil.errors import EndocilError, FileFormatError
-from endocil.io.files import write_atomically
+from endocil.io.files import private, write_atomically
 from endocil.networks import instruction_set
 from endocil.settings.settings import Settings
 
@@ -155,7 +155,7 @@ class Journal:
             return
         record = {"event": event, **fields}
         try:
-            with self.path.open("a", encoding="utf-8") as file:
+            with open(self.path, "a", encoding="utf-8", opener=private) as file:
                 file.write(json.dumps(record) + "\n")
         except OSError as error:
             raise EndocilError(

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from endocil.data.batches import ImageSet, plain_batches
 from endocil.errors import ResourceError
-from endocil.io.files import lock, read_whole, write_atomically
+from endocil.io.files import lock, make_private_folder, private, read_whole, write_atomically
 from endocil.learning.first_task import code_of, digest_of, machine_of
 from endocil.methods.base import Method
 
@@ -89,9 +89,9 @@ class FeatureStore:
     @contextmanager
     def _locked(self, wait: bool) -> Iterator[None]:
         with self._told():
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # of patients' images
-            (self.folder / self._key).mkdir(exist_ok=True)
-            file = open(self.folder / self._key / "lock", "ab")  # noqa: SIM115
+            make_private_folder(self.folder)  # of patients' images
+            make_private_folder(self.folder / self._key)
+            file = open(self.folder / self._key / "lock", "ab", opener=private)  # noqa: SIM115
         with file:
             lock(file, wait=wait)
             yield

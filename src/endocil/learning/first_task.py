@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from endocil.data.augment import Augmentation
 from endocil.data.batches import ImageSet
 from endocil.errors import EndocilError
-from endocil.io.files import lock, write_atomically
+from endocil.io.files import lock, make_private_folder, private, write_atomically
 from endocil.learning.optimizers import optimizer_class
 from endocil.methods.base import Method, Phase
 from endocil.networks import instruction_set
@@ -79,8 +79,8 @@ class FirstTasks:
             "images": _digest_of_images(phase.images),
         }
         key = hashlib.sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / f"{key}.lock").open("ab") as file:
+        make_private_folder(self.folder)
+        with open(self.folder / f"{key}.lock", "ab", opener=private) as file:
             _lock(file, log)
             yield StoredTask(self.folder / f"{key}.safetensors", log)
 

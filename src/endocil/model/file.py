@@ -37,7 +37,16 @@ from torch import Tensor
 
 from endocil.data.scenario import Task
 from endocil.errors import FileFormatError
-from endocil.io.files import ENCODING, ENCODING_ERRORS, LARGEST, UnfitFileError, read_whole, write_atomically
+from endocil.io.files import (
+    ENCODING,
+    ENCODING_ERRORS,
+    LARGEST,
+    UnfitFileError,
+    csv_text,
+    original,
+    read_whole,
+    write_atomically,
+)
 from endocil.io.terminal import printable, refuse_control, refuse_control_in
 from endocil.learning.memory import KeptImages, Provenance, no_images
 from endocil.model.calibration import MEANS, WHITENING
@@ -319,11 +328,8 @@ def _pack(kind: Kind, images: KeptImages) -> dict[str, bytes]:
             f"{len(images):,} {kind} images are {images.pixels.numel():,} bytes; at most {MOST_BYTES:,} can be "
             f"read again: keep fewer"
         )
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([field.name for field in fields(Provenance)])
-    writer.writerows(astuple(one) for one in images.provenance)
-    files = {f"{kind}.csv": text.getvalue().encode(ENCODING, ENCODING_ERRORS)}
+    text = csv_text([[field.name for field in fields(Provenance)], *map(astuple, images.provenance)])
+    files = {f"{kind}.csv": text.encode(ENCODING, ENCODING_ERRORS)}
     for row, pixels in enumerate(images.pixels.numpy()):
         png = io.BytesIO()
         Image.fromarray(pixels).save(png, "PNG")
@@ -360,7 +366,8 @@ def _provenance(kind: Kind, table: bytes) -> tuple[Provenance, ...]:
         raise ValueError(f"{kind}.csv has other columns")
     if any(len(cell) > LONGEST_CELL for row in rows for cell in row):
         raise ValueError(f"{kind}.csv has a cell of more than {LONGEST_CELL} characters")
-    provenance = tuple(Provenance(row[0], row[1], int(row[2]), int(row[3]), *row[4:]) for row in rows)
+    texts = ([original(cell) for cell in row] for row in rows)
+    provenance = tuple(Provenance(row[0], row[1], int(row[2]), int(row[3]), *row[4:]) for row in texts)
     if any(one.order < 0 or one.task < 0 for one in provenance):
         raise ValueError(f"{kind}.csv has a negative number")
     return provenance

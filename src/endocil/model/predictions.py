@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from endocil.errors import EndocilError
-from endocil.io.files import ENCODING_ERRORS, write_csv
+from endocil.io.files import ENCODING_ERRORS, original, write_csv
 from endocil.learning.memory import KeptImages
 from endocil.model.calibration import probabilities
 from endocil.model.manifest import Calibration
@@ -307,8 +307,8 @@ def _read_table(path: Path | str) -> _Table:
     try:  # spreadsheets put a mark before the header
         with open(path, encoding="utf-8-sig", errors=ENCODING_ERRORS, newline="") as file:
             reader = csv.reader(file)
-            header = next(reader, [])
-            rows = [(reader.line_num, row) for row in reader if row]
+            header = list(map(original, next(reader, [])))
+            rows = [(reader.line_num, list(map(original, row))) for row in reader if row]
     except (OSError, csv.Error) as error:
         raise _error(path, "predictions as CSV text", error) from error
     if "label" not in header or len(set(header)) < len(header):

@@ -78,7 +78,7 @@ def add_to_ledger(run_folder: Path, ledger_folder: Path = LEDGER, *, content: st
     # A text holds no raw line break, so "[" before one opens a list.
     text = json.dumps(entry, indent=1, allow_nan=False)
     text = re.sub(r"\[\n([^\[\]{}\"]*)\]", lambda match: f"[{' '.join(match[1].split())}]", text)
-    write_atomically(file, text + "\n")
+    write_atomically(file, text + "\n", public=True)
     return file
 
 
@@ -219,7 +219,7 @@ def insert_texts(file: Path, texts: Mapping[str, str], *, kind: str = "ledger", 
 
     after = place.sub(filled, before)
     if after != before and not check:
-        write_atomically(file, after)
+        write_atomically(file, after, public=True)
     return after != before
 
 

@@ -88,7 +88,7 @@ def write_page(
         data=task_data(groups),
         **{name.replace("-", "_"): part for name, part in parts.items()},
     )
-    write_atomically(Path(path), text)
+    write_atomically(Path(path), text, public=not gallery)
 
 
 def _check_comparable(records: Sequence[RunRecord]) -> None:

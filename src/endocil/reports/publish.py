@@ -3,6 +3,7 @@
 A folder that was published before is replaced, any other is left alone."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,11 +34,12 @@ from endocil.reports.tables import class_table
 from endocil.runs.experiments import digest, groups
 from endocil.runs.records import RunRecord
 
+OLD = ".old"  # of a folder that is being replaced
 WRITER, RECORD = "endocil publish", "publish.json"
 VERSIONS = ("endocil", "commit", "python", "torch")
 METRICS = ("acc_last", "acc_avg")  # that are compared, as by endocil versus
 FORMATS, DPI = ("png", "pdf"), 200
-GALLERY, PRIVATE = "gallery", "images of patients; 'endocil figures --only gallery' draws it"
+PRIVATE = "images of patients; 'endocil figures --only gallery' draws it"
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ def publish(
     tell: Callable[[str], None] = lambda line: None,
 ) -> list[Piece]:
     """Write the folder. `against`: the experiment that others are compared with; else that of the first run."""
+    put_back(output)
     refuse_foreign(output)
     compared = comparable_runs(records)  # refuses runs on different images
     baseline = find_experiment(compared, against, records[0].name)
@@ -69,9 +72,9 @@ def publish(
             tell("figures are drawn")
         write_page(records, folder / "report.html", title=f"endocil: {len(records)} runs")
         pieces.append(Piece("One page about all runs, which opens offline", ("report.html",)))
-        write_atomically(folder / "index.md", index(records, pieces))
+        write_atomically(folder / "index.md", index(records, pieces), public=True)
         record = {"written_by": WRITER, "runs": [identity_of(run) for run in records], "files": sorted(_files(folder))}
-        write_json(folder / RECORD, record)  # by it the folder is known again
+        write_json(folder / RECORD, record, public=True)  # by it the folder is known again
     return pieces
 
 
@@ -109,13 +112,13 @@ def _table(table: Table, note: str, folder: Path, name: str) -> Piece:
         "csv": table.csv(),
     }
     for form, text in texts.items():
-        write_atomically(folder / "tables" / f"{name}.{form}", text)
+        write_atomically(folder / "tables" / f"{name}.{form}", text, public=True)
     return Piece(table.caption, tuple(f"tables/{name}.{form}" for form in texts))
 
 
 def _figures(records: Sequence[RunRecord], folder: Path, tell: Callable[[str], None]) -> list[Piece]:
     """Without the gallery of exemplars: they are images of patients, and this folder is made to be shown."""
-    from endocil.reports.figures.kinds import NAMES, draw_all
+    from endocil.reports.figures.kinds import GALLERY, NAMES, draw_all
     from endocil.reports.figures.material import Material
 
     pieces = []
@@ -193,10 +196,12 @@ def refuse_foreign(folder: Path) -> None:
 
 @contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder that takes the place of `folder` when the block ends well, or is removed."""
-    old = temporary_beside(folder)
+    """A temporary folder that takes the place of `folder` when the block ends well, or is removed.
+
+    No system exchanges two folders at once: the old one is put aside first, from where `put_back` takes it."""
+    old = temporary_beside(folder).with_suffix(OLD)
     try:
-        with filling_folder(folder) as new:
+        with filling_folder(folder, public=True) as new:
             yield new
             if folder.exists():
                 folder.rename(old)
@@ -204,6 +209,16 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
         if old.exists() and not folder.exists():
             old.rename(folder)  # the new one could not take its place
         shutil.rmtree(old, ignore_errors=True)
+
+
+def put_back(folder: Path) -> None:
+    """A process that was killed between two renames has left the old folder aside, and none in its place."""
+    form = re.compile(re.escape(f".{folder.name[:100]}.") + rf"[0-9a-f]{{32}}\{OLD}")
+    for old in [path for path in folder.parent.glob(f".*{OLD}") if form.fullmatch(path.name)]:
+        if folder.exists():
+            shutil.rmtree(old, ignore_errors=True)
+        else:
+            old.rename(folder)
 
 
 def _files(folder: Path) -> set[str]:

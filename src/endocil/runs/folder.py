@@ -2,8 +2,9 @@
 
 import itertools
 import json
+import os
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,8 +14,18 @@ from endocil.data.cache import Progress
 from endocil.data.fingerprints import fingerprints
 from endocil.data.leaks import leak_rate
 from endocil.data.near_duplicates import near_duplicates_of
-from endocil.errors import DataError, FileFormatError, SettingsError
-from endocil.io.files import LOCK_FILE, locked, read_csv, write_atomically, write_csv, write_json
+from endocil.errors import DataError, FileFormatError, ResourceError, SettingsError
+from endocil.io.files import (
+    LOCK_FILE,
+    is_temporary,
+    lock,
+    locked,
+    read_csv,
+    remove_leftovers,
+    write_atomically,
+    write_csv,
+    write_json,
+)
 from endocil.learning.checkpoint import EXEMPLARS
 from endocil.learning.checkpoint import FILE as CHECKPOINT
 from endocil.learning.events import environment
@@ -36,15 +47,17 @@ CHANGEABLE = frozenset(
     }
     | {"run.tensorboard"}
 )
+# written before settings.toml, which makes a folder a run
+FILES_BEFORE_START = frozenset({"split.csv", "leaks.json", "data.json", "environment.json"})
 SPLIT_HEADER = ("image", "class", "task", "part", "group", "source")
 
 
 def new_folder(settings: Settings, name: str = "") -> Path:
-    """runs/NAME-METHOD-seedN, or the first of ...-2, ...-3 that does not exist yet."""
+    """runs/NAME-METHOD-seedN, or the first of ...-2, ...-3 that is free."""
     method = settings.method.name.rpartition(":")[2]  # 'my.module:Thing' becomes 'Thing'
     path = Path("runs", "-".join([*filter(None, [name]), method, f"seed{settings.seed}"]))
     others = (path.with_name(f"{path.name}-{i}") for i in itertools.count(2))
-    return next(one for one in itertools.chain([path], others) if not one.exists())
+    return next(one for one in itertools.chain([path], others) if RunFolder(one).is_free())
 
 
 @dataclass(frozen=True)
@@ -53,6 +66,12 @@ class RunFolder:
 
     def locked(self) -> AbstractContextManager[None]:
         refusal = f"another process is working on the run {self.path}; let it finish"
+        for entry in self.path.iterdir():
+            if entry.is_symlink():
+                raise FileFormatError(
+                    f"{entry} is a link to {os.readlink(entry)}: a run writes into its own folder alone; replace the "
+                    f"link by what it points to"
+                )
         return locked(self.path, refusal, patience=0.4)  # 'endocil watch' takes it for a moment, to see if it is free
 
     @property
@@ -86,8 +105,14 @@ class RunFolder:
         return load_settings(self.path / "settings.toml")
 
     def refuse_other_folder(self) -> None:
-        if not (self.path / "settings.toml").is_file():
-            raise FileFormatError(f"{self.path} is not a run: it has no settings.toml; start one with 'endocil run'")
+        if (self.path / "settings.toml").is_file():
+            return
+        if (self.path / LOCK_FILE).exists() and self._unused():
+            raise FileFormatError(
+                f"the run in {self.path} was stopped before it began; start it with 'endocil run' and "
+                f"-o {self.path} again"
+            )
+        raise FileFormatError(f"{self.path} is not a run: it has no settings.toml; start one with 'endocil run'")
 
     def refuse_used(self) -> None:
         """A run starts in a new or empty folder, so that nothing is overwritten."""
@@ -100,8 +125,24 @@ class RunFolder:
                 f"{self.path} holds an unfinished run; continue with 'endocil resume {self.path}', or choose "
                 f"another folder with -o"
             )
-        if self.path.exists() and any(entry.name != LOCK_FILE for entry in self.path.iterdir()):
+        if self.path.exists() and not self._unused():
             raise SettingsError(f"{self.path} is not empty; choose another folder with -o")
+
+    def _unused(self) -> bool:
+        """Empty, or with what a process that was killed before its run began has left: never without its lock."""
+        names = {entry.name for entry in self.path.iterdir() if not is_temporary(entry)}
+        return names <= {LOCK_FILE} or (LOCK_FILE in names and names <= {LOCK_FILE, *FILES_BEFORE_START})
+
+    def is_free(self) -> bool:
+        """Whether a run can begin here, and no other process has begun one."""
+        if not self.path.exists():
+            return True
+        if not self.path.is_dir() or not self._unused():
+            return False
+        if not (self.path / LOCK_FILE).exists():
+            return not any(self.path.iterdir())
+        with open(self.path / LOCK_FILE, "rb") as file:
+            return lock(file, wait=False) != "taken"
 
     def create(self, parts: Parts, progress: Progress | None = None, processes: int = 1) -> None:
         """The record of what is about to run; settings come last, as they make the folder a run."""
@@ -118,8 +159,14 @@ class RunFolder:
 
     def remove_temporary_files(self) -> None:
         """A process that is killed while it writes leaves its temporary file behind."""
-        for path in self.path.rglob(".*.tmp"):
-            path.unlink(missing_ok=True)
+        for folder in (self.path, *(path for path in self.path.rglob("*") if path.is_dir() and not path.is_symlink())):
+            remove_leftovers(folder)
+
+    def tidy_up(self) -> None:
+        """Remove what a process that was killed when its run was finished has left, where the folder can be written."""
+        with suppress(OSError, ResourceError), self.locked():
+            self.remove_temporary_files()
+            self.remove_checkpoint()
 
     def remove_checkpoint(self) -> None:
         """A finished run needs no checkpoint; its model file holds weights and exemplars."""

@@ -20,7 +20,7 @@ from endocil.data.resize import prepared
 from endocil.data.table import ImageTable
 from endocil.datasets import load_table
 from endocil.errors import DataError, EndocilError, FileFormatError, SettingsError
-from endocil.io.files import LOCK_FILE, locked, refuse_existing, write_json
+from endocil.io.files import LOCK_FILE, locked, make_private_folder, refuse_existing, write_json
 from endocil.io.terminal import duration
 from endocil.learning.build import build_augmentation
 from endocil.learning.checkpoint import EXEMPLARS, FILE
@@ -61,7 +61,9 @@ def learn(
     `log` gets the lines of the preflight. If stopped, the same call resumes from the folder `work` (default:
     OUTPUT.learning), which is removed at the end."""
     place, terms = Path(output), terms or Terms()
-    refuse_existing(place)
+    folder = WorkFolder(work or work_folder_of(place))
+    if not folder.begun():  # else the process that wrote the file may have been killed before it removed the folder
+        refuse_existing(place)
     reading = [change for change in changes if change.strip().startswith("data.")]
     settings_changes = [change for change in changes if change not in reading]
     if held_out is not None:
@@ -79,8 +81,9 @@ def learn(
     images = read_new_images(Path(new), model, changes=reading, validation=validation, groups=groups, progress=progress)
     new_task = model.next_task(images)
     _refuse_second_spellings(model, new_task, new_classes)
-    folder = WorkFolder(work or work_folder_of(place))
     with folder.open(fingerprint_of(model, new_task, terms)):
+        if place.exists():
+            return folder.learned_before(model, place, trust=trust)
         if problems := model.problems(new_task):
             raise DataError("; ".join(problems))
         method, phases = next_phases(model, new_task)
@@ -276,7 +279,7 @@ class WorkFolder:
         made = not self.path.exists()
         if not made and not self._only_ours():
             raise SettingsError(f"{self.path} holds other files; choose another folder with --work")
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_private_folder(self.path)
         with locked(self.path, f"another process is learning in {self.path}; let it finish"):
             for left in self._temporary():  # a kill in the middle of writing
                 left.unlink(missing_ok=True)
@@ -329,6 +332,17 @@ class WorkFolder:
                     f"{self.path} has a checkpoint for other {COMPARED[key]}; repeat the original command, delete the "
                     f"folder to start again, or choose another with --work"
                 )
+
+    def learned_before(self, model: Model, output: Path, *, trust: bool) -> Model:
+        """The model that a process killed just before its end has written; of another file, a refusal."""
+        with suppress(EndocilError):
+            saved = Model.load(output, trust=trust)
+            if saved.history and saved.history[-1].parent == model.digest:
+                self.remove()
+                return saved
+        raise SettingsError(
+            f"{output} exists already, and is not what {self.path} was learning; choose another with -o"
+        )
 
     def remove(self) -> None:
         """What we have written, and the folder if we made it and nothing else lies in it."""

@@ -20,7 +20,7 @@ from safetensors.torch import save
 from endocil.data.cache import Progress
 from endocil.data.scenario import Task
 from endocil.data.splits import TRAIN, VALIDATION
-from endocil.io.files import write_atomically, write_csv, write_json
+from endocil.io.files import make_private_folder, write_atomically, write_csv, write_json
 from endocil.learning.build import build_learner
 from endocil.learning.checkpoint import Checkpoint, Position, load_checkpoint, restore
 from endocil.learning.events import Journal, Show
@@ -75,9 +75,10 @@ def run(
     with learning_on(settings.run.accelerator, devices, nodes) as fabric, ExitStack() as stack:
 
         def begin() -> None:
-            run_folder.path.mkdir(parents=True, exist_ok=True)
+            make_private_folder(run_folder.path)
             stack.enter_context(run_folder.locked())
             run_folder.refuse_used()  # by a process that was faster
+            run_folder.remove_temporary_files()
             run_folder.create(parts, progress, fabric.world_size)
 
         on_rank_zero(fabric, begin)
@@ -106,6 +107,7 @@ def resume(
     run_folder = folder if isinstance(folder, RunFolder) else RunFolder(Path(folder))
     settings = run_folder.settings
     if run_folder.finished():
+        run_folder.tidy_up()
         return Result(run_folder.path, run_folder.metrics())
     parts = assemble(settings.trusted() if trust else settings, progress)
     run_folder.refuse_other_images(parts)

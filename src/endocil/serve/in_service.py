@@ -1,13 +1,12 @@
 """Which model files were put into service while a server ran: kept in a file, so that a restart serves them again."""
 
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from endocil.errors import FileFormatError, ResourceError
-from endocil.io.files import flush, read_whole, replacing
+from endocil.io.files import read_whole, write_atomically
 
 
 class Exchange(BaseModel):
@@ -49,11 +48,7 @@ class InService:
 
     def keep(self, id: str, exchange: Exchange) -> None:
         content = _Content(exchanges={**self.read(), id: exchange}).model_dump_json(indent=2).encode() + b"\n"
-        with replacing(self.path, len(content)) as temporary:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            with open(descriptor, "wb") as file:
-                file.write(content)
-                flush(file)
+        write_atomically(self.path, content)
 
 
 def exchange_of(given: Path, file: str, digest: str) -> Exchange:

@@ -111,7 +111,7 @@ def write_folder(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ResourceError(f"{folder} is not empty; expected a new or an empty folder, choose another one")
     table = load(seed=seed, images=images, imbalance=imbalance)
-    with filling_folder(folder.absolute()) as unfinished:
+    with filling_folder(folder.absolute(), public=True) as unfinished:
         for name in table.classes:
             (unfinished / name).mkdir(parents=True)
         for done, image_id in enumerate(table.ids, start=1):

@@ -12,6 +12,7 @@ from endocil.reports.figures.style import fit, styled, write_figure
 
 TASKS = "a run of more than one task"
 KEPT = "a run that keeps its features: --set run.keep=true"
+GALLERY = "gallery"  # images of patients: for those who draw it alone
 PAIR = "alike but for the loss: --set method.loss=cross_entropy and prior_regularized"
 
 
@@ -44,7 +45,7 @@ KINDS = (
     Kind("recall", "recall of each class after each task", TASKS, matrices.draw_recalls),
     Kind("mmd", "MMD² of each selector's first n choices, with the bound", KEPT, fixed_features.draw_mmd),
     Kind(
-        "gallery",
+        GALLERY,
         "first exemplars of each class",
         "a run of a method that keeps exemplars, and its images",
         class_images.draw_gallery,
@@ -99,7 +100,7 @@ def _draw(kind: Kind, material: Material, folder: Path, formats: Sequence[str], 
                 fit(figure, dpi)
                 for form in formats:
                     files.append(folder / f"{stem}.{form}")
-                    write_figure(figure, files[-1], dpi)
+                    write_figure(figure, files[-1], dpi, public=kind.name != GALLERY)
     except EndocilError as error:  # also where its images or predictions are gone or damaged
         return Drawn(kind, tuple(files), str(error))
     return Drawn(kind, tuple(files), "" if files else f"needs {kind.needs}")

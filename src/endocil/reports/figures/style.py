@@ -155,13 +155,13 @@ def whole_numbers(axis: Axes, which: str = "x") -> None:
     getattr(axis, f"{which}axis").set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
-def write_figure(figure: Figure, path: Path, dpi: int) -> None:
+def write_figure(figure: Figure, path: Path, dpi: int, *, public: bool = True) -> None:
     """As PNG, PDF or SVG, by the path's ending, without a date."""
     dateless = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
     metadata = dateless.get(path.suffix, {"Software": "endocil"})
     content = io.BytesIO()
     figure.savefig(content, format=path.suffix[1:], dpi=dpi, metadata=metadata)
-    write_atomically(path, content.getvalue())
+    write_atomically(path, content.getvalue(), public=public)
 
 
 def fit(figure: Figure, dpi: int) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from endocil.errors import EndocilError, ResourceError
-from endocil.io.files import LOCK_FILE, locked
+from endocil.io.files import LOCK_FILE, locked, private
 from endocil.runs.folder import RunFolder
 from endocil.runs.sweep.plan import PlannedRun
 from endocil.settings.settings import load_settings
@@ -27,9 +27,6 @@ from endocil.settings.settings import load_settings
 WORKER_DEATHS = 3  # times that a run is given another Ray worker
 CONNECT_SECONDS = 5.0
 CLIENT_PORT = 10001  # of ray:// addresses without a port
-
-# written before settings.toml, which makes a folder a run
-FILES_BEFORE_START = ("split.csv", "leaks.json", "data.json", "environment.json")
 
 # the variables by which torchrun and Slurm number the processes that they start
 LAUNCHER_PREFIXES = ("SLURM_", "TORCHELASTIC_")
@@ -92,7 +89,7 @@ def _attempt(job: Job, attempt: int, is_stopped: Callable[[], bool]) -> int:
         with suppress(ResourceError), locked(job.folder, "", patience=30.0):
             pass
     job.log.parent.mkdir(parents=True, exist_ok=True)
-    with job.log.open("ab") as log:
+    with open(job.log, "ab", opener=private) as log:
         log.write(f"-- attempt {attempt + 1}\n".encode())
         log.flush()
         process = subprocess.Popen(
@@ -123,10 +120,6 @@ def _attempt(job: Job, attempt: int, is_stopped: Callable[[], bool]) -> int:
 def _command(job: Job) -> list[str]:
     if (job.folder / "settings.toml").exists():
         return ["resume", str(job.folder), *(["--trust"] if _names_same_code(job) else [])]
-    for name in FILES_BEFORE_START:  # a run that was killed before it began leaves a folder that `run` would refuse
-        (job.folder / name).unlink(missing_ok=True)
-    for path in job.folder.glob(".*.tmp"):
-        path.unlink(missing_ok=True)
     return ["run", str(job.settings), "-o", str(job.folder)]
 
 

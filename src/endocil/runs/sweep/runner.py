@@ -123,6 +123,7 @@ def run_all(
         left = folder.unfinished(runs)
         for one in runs:
             if one not in left:
+                folder.run(one).tidy_up()
                 on_finished(folder.run(one).path)
         jobs = [folder.job(one, share_first_task=execution.share_first_task) for one in left]
         workers = execution.workers or default_workers(left)
