@@ -1,5 +1,6 @@
 """The page of the reproduction: what was run at which scale, the paper's claims, its numbers beside ours, and ranks."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from endocil.io.text_tables import Cell, Column, Table, listed
@@ -107,43 +108,57 @@ def _in_short(ours: Places, places: Sequence[Place]) -> str:
 
 def verdicts_text(places: Sequence[Place]) -> str:
     """The numbers of the claims by verdict, with the data where it was reached."""
+    usual = _usual_budget(places)
     by_verdict: dict[str, list[str]] = {HOLDS: [], FAILS: [], OPEN: [], NOT_RUN: []}
     for number, claim in enumerate(claims(), 1):
         verdicts: dict[str, list[str]] = {}
         for place in _judging(claim, places):
-            verdicts.setdefault(finding(claim, place).verdict, []).append(place.name)
+            verdicts.setdefault(finding(claim, place).verdict, []).append(
+                place.named_beside(usual) if place.deviations else place.name
+            )
         for verdict, names in verdicts.items() or [(NOT_RUN, [])]:
             by_verdict[verdict].append(f"{number} ({'; '.join(names)})" if names else str(number))
     lines = [
         f"- {verdict[:1].upper()}{verdict[1:]}: {', '.join(told) or 'none'}.\n" for verdict, told in by_verdict.items()
     ]
-    return f"The paper's {len(claims())} claims, by number:\n\n{''.join(lines)}"
+    scale = "" if usual == "none" else f", at {usual} where no other scale is named"
+    return f"The paper's {len(claims())} claims, by number{scale}:\n\n{''.join(lines)}"
 
 
 def claims_text(places: Sequence[Place]) -> str:
     """The claims one by one with the verdict of each place, its scale and its seeds."""
+    usual = _usual_budget(places)
     columns = [
         Column("number", "", True),
         Column("claim", "The paper's claim"),
         Column("here", "At the paper's scale"),
-        Column("elsewhere", "At another scale (no reproduction)"),
+        Column("elsewhere", f"At another scale, {usual} where no other is named (no reproduction)"),
     ]
-    rows = [[i, claim["says"], *_verdicts(claim, places)] for i, claim in enumerate(claims(), 1)]
+    rows = [[i, claim["says"], *_verdicts(claim, places, usual)] for i, claim in enumerate(claims(), 1)]
     if all(place.deviations for place in places):
         for cells in (columns, *rows):
             del cells[2]  # nothing was run at the paper's scale
     return Table("", tuple(columns), tuple(map(tuple, rows))).markdown()
 
 
-def _verdicts(claim: Json, places: Sequence[Place]) -> tuple[str, str]:
+def _usual_budget(places: Sequence[Place]) -> str:
+    """That of most of the places where claims were judged at another scale than the paper's."""
+    budgets = [place.budget for claim in claims() for place in _elsewhere(claim, places)]
+    return Counter(budgets).most_common(1)[0][0] if budgets else "none"
+
+
+def _verdicts(claim: Json, places: Sequence[Place], usual: str) -> tuple[str, str]:
     here = [place for place in places if not place.deviations and place.data in claim["data"]]
     verdicts = [f"{_headed(place.data, place)}: {_with_seeds(finding(claim, place))}" for place in here]
     absent = len(set(claim["data"]) - {place.data for place in here})
     verdicts += [NOT_RUN if not here else f"{absent} {NOT_RUN}"] if absent else []
-    others = [
-        f"{place.name}, {place.scale()}: {_with_seeds(finding(claim, place))}" for place in _elsewhere(claim, places)
-    ]
-    return "; ".join(verdicts), "; ".join(others) or NOT_RUN
+    others: dict[str, list[str]] = {}
+    for place in _elsewhere(claim, places):
+        result = finding(claim, place)
+        seeds = f", {result.seeds}" if result.seeds else ""
+        others.setdefault(result.verdict, []).append(f"{place.named_beside(usual)}{seeds}")
+    by_verdict = [f"{verdict[:1].upper()}{verdict[1:]}: {'; '.join(names)}" for verdict, names in others.items()]
+    return "; ".join(verdicts), ". ".join(by_verdict) or NOT_RUN
 
 
 def _with_seeds(result: Finding) -> str:
@@ -159,9 +174,10 @@ def _judging(claim: Json, places: Sequence[Place]) -> list[Place]:
 
 
 def _elsewhere(claim: Json, places: Sequence[Place]) -> list[Place]:
-    """Runs of the claim's data sets at another scale, and any other data for a claim that is not about one data set."""
+    """Runs of the claim's data sets, or of a part of them, at another scale, and any other data for a claim that is not
+    about one data set."""
     others = [place for place in places if place.deviations]
-    others = [place for place in others if claim.get("elsewhere") or place.data in claim["data"]]
+    others = [place for place in others if claim.get("elsewhere") or {place.data, place.part_of} & {*claim["data"]}]
     return [place for place in others if finding(claim, place).run]
 
 

@@ -13,7 +13,17 @@ from typing import Any
 
 from endocil.reports.ledger import Entry
 from endocil.reports.ledger_tables import Entries, shared_budget, ticks
-from endocil.runs.experiments import Group, differing, flatten, format_value, identity, label, method_title, split_title
+from endocil.runs.experiments import (
+    Group,
+    data_title,
+    differing,
+    flatten,
+    format_value,
+    identity,
+    label,
+    method_title,
+    split_title,
+)
 from endocil.runs.experiments import groups as grouped
 from endocil.runs.records import is_incremental
 
@@ -75,6 +85,24 @@ class Place:
     deviations: tuple[str, ...]  # from the paper's scale; empty at the paper's scale
     data: str  # the data set's name in settings
     suffix: str = ""  # in what it differs from another place of the same data; also at the end of its name
+    differences: tuple[str, ...] = ()  # from places of the same data and scale
+
+    @property
+    def budget(self) -> str:
+        """64 px, width 16, 30 epochs per task"""
+        return shared_budget(self.first.settings)
+
+    @property
+    def part_of(self) -> str | None:
+        """The public data set of whose images these are a part, as its name says: "Hyper-Kvasir part"."""
+        title = data_title(self.first.settings)
+        parts = {data_title({"data": {"name": name}}) + " part": name for name in paper()["data"]}
+        return parts.get(title)
+
+    def named_beside(self, budget: str) -> str:
+        """Its name where a budget has been named already."""
+        texts = [*([] if self.budget == budget else [self.budget]), *self.differences]
+        return split_title(self.first.settings) + in_brackets(texts)
 
     @property
     def first(self) -> Entry:
@@ -114,6 +142,10 @@ class Place:
         return task_sizes([one.first for one in (*self.methods, *self.ablation)])
 
 
+def in_brackets(texts: Sequence[str]) -> str:
+    return f" ({', '.join(texts)})" if texts else ""
+
+
 def _buffer(entry: Entry) -> Any:
     """Exemplars per class; None without a memory, 0 where the memory has a size in all, as the paper's has not."""
     return entry.settings.get("memory", {}).get("per_class", 0) if entry.exemplars else None
@@ -144,14 +176,14 @@ def _distinguished(places: Sequence[Place]) -> list[Place]:
         namesakes.setdefault(one.name if one.deviations else one.data, []).append(one)
     named = []
     for members in namesakes.values():
-        values = [_where(one.first.settings) for one in members]
-        keys = sorted(differing(values))
-        scales = [shared_budget(one.first.settings) for one in members]
-        for one, own, scale in zip(members, values, scales, strict=True):
-            settings = ", ".join(f"{key}={format_value(own.get(key))}" for key in keys)
-            difference = scale if len(set(scales)) == len(members) > 1 else settings  # a scale says it in fewer words
-            suffix = f" ({difference})" if difference else ""
-            named.append(replace(one, name=one.name + suffix, suffix=suffix))
+        scales = [one.budget for one in members]
+        for one, scale in zip(members, scales, strict=True):
+            alike = [other for other, own in zip(members, scales, strict=True) if own == scale]
+            keys = sorted(differing([_where(other.first.settings) for other in alike]))
+            own = _where(one.first.settings)
+            settings = tuple(f"{key}={format_value(own.get(key))}" for key in keys)  # where the scale does not tell
+            suffix = in_brackets([*([scale] if len(set(scales)) > 1 else []), *settings])
+            named.append(replace(one, name=one.name + suffix, suffix=suffix, differences=settings))
     return named
 
 

@@ -132,3 +132,12 @@ def test_a_list_with_a_name_of_its_own_names_the_data() -> None:
     data = {"name": "csv", "root": "$CAPSULE_VISION"}
     assert data_title({"data": {**data, "file": "$KVASIR_CAPSULE_PART"}}) == "Kvasir-Capsule part"
     assert data_title({"data": {**data, "file": "lists/images.csv"}}) == data_title({"data": data})
+
+
+def test_a_public_data_set_is_named_by_the_classes_that_the_paper_leaves_out_and_it_does_not() -> None:
+    settings: dict[str, Any] = {"data": {"name": "capsule-vision"}, "scenario": {"leave_out": ["Normal"]}}
+    assert data_title(settings) == "Capsule Vision 2024"
+    assert data_title({**settings, "scenario": {"leave_out": []}}) == "Capsule Vision 2024 with Normal"
+    assert (
+        data_title({**settings, "scenario": {"leave_out": ["Normal", "Polyp"]}}) == "Capsule Vision 2024 without Polyp"
+    )

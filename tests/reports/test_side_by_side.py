@@ -1,6 +1,7 @@
 """The ledger's methods side by side: what is put together, what is marked, the ranks over data sets, and the words."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ from scipy import stats
 
 from endocil.cli.ledger import plot
 from endocil.errors import EndocilError
+from endocil.methods import BASELINE, COMPARED, OWN_METHOD
 from endocil.reports.figures.rank_plot import rank_figure, write_rank_plot
 from endocil.reports.ledger import Entry
-from endocil.reports.ledger_summary import alignment_text, summary
+from endocil.reports.ledger_summary import alignment_text, overview, summary
 from endocil.reports.ledger_tables import leaks_table
 from endocil.reports.ranks_over_data import ranked, ranks_over_data, ranks_text
 from endocil.reports.side_by_side import comparisons, side_by_side_text
@@ -54,8 +56,8 @@ def test_methods_are_rows_and_data_sets_groups_of_columns_with_seeds_where_they_
     ]
     [found] = comparisons(entries)
     table = found.table()
-    assert [column.title for column in table.columns][:7] == [
-        "Method", "mine Acc_last", "mine F1_last", "mine Acc_avg", "mine F1_avg", "mine AF", "other seeds",
+    assert [column.whole_title for column in table.columns][:7] == [
+        "Method", "mine Acc_last", "mine F1_last", "mine Acc_avg", "mine F1_avg", "mine AF", "other Seeds",
     ]  # fmt: skip
     assert [row[0] for row in table.rows] == ["Finetune", "EndoCIL", "iCaRL", "JointTrain"]
     assert [row[6] for row in table.rows] == [None, 1, 2, None]
@@ -67,12 +69,11 @@ def test_best_second_and_ties_within_noise_are_marked_as_the_test_says() -> None
     best, near, far = [70.0, 72.0, 74.0], [68.0, 73.0, 72.5], [60.1, 61.9, 64.0]
     entries = [*_seeds("endocil", *best), *_seeds("icarl", *near), *_seeds("bic", *far), *_seeds("wa", 66.0)]
     assert stats.ttest_rel(best, near).pvalue > 0.05 > stats.ttest_rel(best, far).pvalue
-    lines = {
-        line.split(" | ")[0][2:]: line.split(" | ")[2]
-        for line in side_by_side_text(comparisons(entries)).split("\n")
-        if " | " in line
-    }
-    assert lines["EndoCIL"] == "**72.00 ± 2.00**"
+    text = side_by_side_text(comparisons(entries))
+    assert '<tr><th colspan="1"></th><th colspan="6">mine</th></tr>' in text
+    cells = [re.findall("<td[^>]*>(.*?)</td>", line) for line in text.split("\n") if line.startswith("<tr><td>")]
+    lines = {row[0]: row[2] for row in cells}
+    assert lines["EndoCIL"] == "<b>72.00 ± 2.00</b>"
     assert lines["iCaRL"] == "<u>71.17 ± 2.75</u> ≈"
     assert lines["BiC"] == "62.00 ± 1.95"
     assert lines["WA"] == "66.00 ≈"  # one seed is not enough to tell
@@ -112,6 +113,28 @@ def test_runs_of_another_split_are_left_out_and_variants_of_a_data_set_are_named
     assert [data.title for data in found.data_sets] == ["mine (leave_out=none)", "mine (leave_out=Normal)"]
     [other] = comparisons(entries, by_image=False)
     assert [data.title for data in other.data_sets] == ["mine, split by group"]
+
+
+def test_a_data_set_with_few_of_the_methods_has_a_table_of_its_own_and_a_sentence() -> None:
+    full = [e for m in ("endocil", "icarl", "bic", "wa", "dgr") for e in _seeds(m, 60.0, 61.0)]
+    few = [e for m in ("endocil", "icarl") for e in _seeds(m, 40.0, 41.0, data="other")]
+    found = comparisons([*few, *full])
+    assert [[data.title for data in one.data_sets] for one in found] == [["mine"], ["other"]]
+    assert found[0].scale == found[1].scale
+    assert "**other** (2 of 12 methods so far)" in summary([*few, *full])
+
+
+def test_the_overview_names_the_highest_and_what_frozen_features_add() -> None:
+    assert overview(_seeds("icarl", 60.0, 61.0)) == "No data set has all methods yet.\n"
+    values = {name: 40.0 + i for i, name in enumerate(COMPARED)} | {OWN_METHOD: 70.0, BASELINE: 60.0}
+    entries = [e for name, v in values.items() for e in _seeds(name, v, v + 1)]
+    frozen = {"network__freeze": ["all"], "network__weights": "imagenet", "network__backbone": "efficientnet-lite0"}
+    entries += [e for name, v in (("analytic", 80.0), ("simplecil", 50.0)) for e in _seeds(name, v, v, **frozen)]
+    scratch, own, features = overview(entries).splitlines()
+    assert "that of EndoCIL on mine (70.5 %)" in scratch
+    assert own.startswith("- EndoCIL is the highest, or within noise of it, on 1 of 1 data sets.")
+    assert "10.0 to 10.0 points above iCaRL (significant on 1 of 1)" in own
+    assert "Analytic 80.0 % on mine (70.5 % from scratch)" in features
 
 
 def test_a_ledger_without_two_methods_says_so() -> None:

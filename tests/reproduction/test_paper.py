@@ -417,6 +417,14 @@ def test_a_claim_on_a_data_set_is_judged_there_at_another_scale_with_scale_and_s
     small = [*_seeds("dgr", 72.0, 74.0, data__size=64), *_seeds("endocil", 70.0, 71.0, data__size=64)]
     text = verdicts_text(_places(small)) + claims_text(_places(small))
     [row] = [line for line in text.splitlines() if "DGR is slightly ahead of EndoCIL after the first task" in line]
-    assert row.endswith("| Hyper-Kvasir, 64 px, width 64, 100 epochs: cannot be said (2 seeds) |")
+    assert row.endswith("| Cannot be said: Hyper-Kvasir, 2 seeds |")
+    assert "At another scale, 64 px, width 64, 100 epochs per task where no other is named" in text
     assert "- Cannot be said: 1 (Hyper-Kvasir), 4 (Hyper-Kvasir), 6 (Hyper-Kvasir).\n" in text
     assert "- Holds: none.\n" in text
+
+
+def test_a_claim_on_a_data_set_is_judged_on_a_part_of_it_under_the_parts_name() -> None:
+    part = {"data__name": "folder", "data__root": "$HYPER_KVASIR_PART"}
+    places = _places([*_seeds("dgr", 72.0, 74.0, **part), *_seeds("endocil", 70.0, 71.0, **part)])
+    rows = [line for line in claims_text(places).splitlines() if "DGR is slightly ahead of EndoCIL after" in line]
+    assert [row.rpartition("| Cannot")[2] for row in rows] == [" be said: Hyper-Kvasir part, 2 seeds |"]

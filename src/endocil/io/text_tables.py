@@ -1,5 +1,6 @@
 """Tables of texts and numbers: the same rows as Markdown, plain text and CSV. LaTeX: reports/latex.py; HTML: html/."""
 
+import html
 import itertools
 import math
 import statistics
@@ -32,12 +33,18 @@ Cell = str | int | Spread | None
 
 @dataclass(frozen=True)
 class Column:
-    """A key for CSV, a title for people; `best` is max or min where the best value is to be marked."""
+    """A key for CSV, a title for people; `best` is max or min where the best value is to be marked. Neighbours with
+    the same `group` stand below its name."""
 
     key: str
     title: str
     numeric: bool = False
     best: str | None = None
+    group: str = ""
+
+    @property
+    def whole_title(self) -> str:
+        return f"{self.group} {self.title}".strip()
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,10 @@ class Table:
         return marked
 
     def markdown(self) -> str:
-        """A Markdown table for each section, below its name, with the best values in bold."""
+        """A Markdown table for each section, below its name, with the best values in bold. Columns in groups need two
+        lines of titles, which Markdown has not: then it is an HTML table, which Markdown may contain."""
+        if any(column.group for column in self.columns):
+            return self._html()
         best, second = self.marked(), set() if self.ties is None else self.marked(2)
 
         def with_marks(i: int, j: int, cell: Cell) -> str:
@@ -97,10 +107,28 @@ class Table:
             tables.append("".join(lines))
         return "\n".join(tables)
 
+    def _html(self) -> str:
+        best, second = self.marked(), set() if self.ties is None else self.marked(2)
+
+        def cell(i: int, j: int) -> str:
+            value = html.escape(shown(self.rows[i][j]))
+            value = f"<b>{value}</b>" if (i, j) in best else f"<u>{value}</u>" if (i, j) in second else value
+            value = f"{value} {TIE}" if (i, j) in (self.ties or ()) else value
+            return f'<td align="right">{value}</td>' if self.columns[j].numeric else f"<td>{value}</td>"
+
+        grouped = [(name, len(list(own))) for name, own in itertools.groupby(column.group for column in self.columns)]
+        above = "".join(f'<th colspan="{n}">{html.escape(name)}</th>' for name, n in grouped)
+        below = "".join(f"<th>{html.escape(column.title)}</th>" for column in self.columns)
+        lines = ["<table>", f"<tr>{above}</tr>", f"<tr>{below}</tr>"]
+        for section, rows in self.by_section():
+            lines += [f'<tr><th colspan="{len(self.columns)}">{html.escape(section)}</th></tr>'] if section else []
+            lines += ["<tr>" + "".join(cell(i, j) for j in range(len(self.columns))) + "</tr>" for i in rows]
+        return "\n".join([*lines, "</table>"]) + "\n"
+
     def text(self) -> str:
         """Aligned plain text for a terminal; a star follows the best values, a section's name has its own line."""
         marked = self.marked()
-        titles = [column.title + self._star(marked, -1, j) for j, column in enumerate(self.columns)]
+        titles = [column.whole_title + self._star(marked, -1, j) for j, column in enumerate(self.columns)]
         lines: list[str | list[str]] = [titles]
         for section, rows in self.by_section():
             lines += [section] if section else []

@@ -7,7 +7,7 @@ from endocil.io.text_tables import listed
 from endocil.methods import ALIGNING, BASELINE, COMPARED, OWN_METHOD
 from endocil.metrics.statistics import paired_t_p
 from endocil.reports.ledger import Entry
-from endocil.reports.ledger_tables import ALIGNMENT, Entries, alignment_table, section
+from endocil.reports.ledger_tables import ALIGNMENT, Entries, alignment_table, is_frozen, section
 from endocil.reports.side_by_side import DataSet, comparisons, differences, significant
 from endocil.runs.experiments import groups, method_title
 
@@ -19,7 +19,7 @@ def summary(entries: Sequence[Entry]) -> str:
     found = comparisons(entries)
     if not found:
         return "Nothing was run yet.\n"
-    sentences = [_data_set(data) for data in found[0].data_sets]
+    sentences = [_data_set(data) for one in found if one.scale == found[0].scale for data in one.data_sets]
     sentences += [
         f"**{data.title}**: {_against_base(data)}."
         for other in comparisons(entries, by_image=False)
@@ -27,6 +27,46 @@ def summary(entries: Sequence[Entry]) -> str:
         for data in other.data_sets
         if _against_base(data)
     ]
+    return "".join(f"- {sentence}\n" for sentence in sentences)
+
+
+def overview(entries: Sequence[Entry]) -> str:
+    """The summary in a few sentences: data sets with all of the paper's methods, then what frozen features add."""
+    found = comparisons(entries)
+    whole = [data for data in found[0].data_sets if _run_of_compared(data) == len(COMPARED)] if found else []
+    if not whole:
+        return "No data set has all methods yet.\n"
+    best = {data.title: data.best("acc_last") for data in whole}
+    highest = listed([f"{one.label} on {title} ({_mean(one):.1f} %)" for title, one in best.items()])
+    tied = [data.title for data in whole if OWN in (best[data.title].label, *(t.label for t in data.ties("acc_last")))]
+    gaps = {
+        data.title: differences(own, base)
+        for data in whole
+        if (own := data.method(OWN)) and (base := data.method(BASE))
+    }
+    means, clear = [statistics.fmean(own) for own in gaps.values()], sum(map(significant, gaps.values()))
+    sides = {word for word, side in (("above", 1), ("below", -1)) if any(side * mean > 0 for mean in means)}
+    sentences = [
+        f"**Trained from scratch** ({found[0].scale}): the highest accuracy after the last task is that of {highest}.",
+        f"{OWN} is the highest, or within noise of it, on {len(tied)} of {len(whole)} data sets. On average it ends "
+        f"{min(map(abs, means)):.1f} to {max(map(abs, means)):.1f} points {' or '.join(sorted(sides))} {BASE} "
+        f"(significant on {clear} of {len(gaps)}).",
+    ]
+    frozen = [
+        (data.title, top, best[data.title])
+        for other in found[1:]
+        for data in other.data_sets
+        if data.title in best and is_frozen((top := data.best("acc_last")).first.settings)
+    ]
+    if frozen:
+        texts = [
+            f"{top.label} {_mean(top):.1f} % on {title} ({_mean(scratch):.1f} % from scratch)"
+            for title, top, scratch in frozen
+        ]
+        sentences.append(
+            f"**Frozen features of a network trained on ImageNet**, with a classifier in closed form: {listed(texts)}. "
+            f"That takes one pass over the images instead of training, and keeps sums in place of patients' images."
+        )
     return "".join(f"- {sentence}\n" for sentence in sentences)
 
 
@@ -61,8 +101,7 @@ def _aligned_against_base(data: DataSet) -> list[str]:
 
 def _data_set(data: DataSet) -> str:
     best, ties = data.best("acc_last"), data.ties("acc_last")
-    run = {one.label for one in data.methods}
-    n_run = sum(method_title(name) in run for name in COMPARED)
+    n_run = _run_of_compared(data)
     part = f" ({n_run} of {len(COMPARED)} methods so far)" if n_run < len(COMPARED) else ""
     noise = f"{listed([one.label for one in ties])} {'is' if len(ties) == 1 else 'are'} within noise of it"
     parts = [
@@ -71,6 +110,12 @@ def _data_set(data: DataSet) -> str:
         *filter(None, [_below(data, best), _against_base(data)]),
     ]
     return "; ".join(parts) + "."
+
+
+def _run_of_compared(data: DataSet) -> int:
+    """How many of the paper's methods that learn task by task were run."""
+    run = {one.label for one in data.methods}
+    return sum(method_title(name) in run for name in COMPARED)
 
 
 def _mean(group: Entries, metric: str = "acc_last") -> float:

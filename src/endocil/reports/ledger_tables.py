@@ -35,10 +35,15 @@ def shared_budget(settings: Json) -> str:
     """Image size, network and epochs; a frozen network is named, and its epochs are those of a head at most."""
     values = flatten(settings)
     shared = [("data.size", "{} px"), ("network.width", "width {}"), ("train.epochs", "{} epochs per task")]
-    if values.get("network.freeze") == ["all"]:
+    if is_frozen(settings):
         weights = f" ({values['network.weights']})" if values.get("network.weights") else ""
         shared[1:] = [("network.backbone", "frozen {}" + weights)]
     return ", ".join(text.format(values[key]) for key, text in shared if key in values)
+
+
+def is_frozen(settings: Json) -> bool:
+    """Whether nothing of the backbone learns."""
+    return list(settings.get("network", {}).get("freeze") or ()) == ["all"]
 
 
 def ledger_table(entries: Sequence[Entry]) -> Table:

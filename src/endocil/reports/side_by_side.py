@@ -65,7 +65,7 @@ class Comparison:
         for data in self.data_sets:
             numbers = {len(one.seeds) for one in data.methods}
             if len(numbers) > 1:
-                columns.append(Column(f"{data.title} seeds", f"{data.title} seeds", True))
+                columns.append(Column(f"{data.title} seeds", "Seeds", True, group=data.title))
             heads = [_column(data.title, metric) for metric in TABLE_METRICS]
             tied = {metric: {one.label for one in data.ties(metric)} for metric in TABLE_METRICS}
             for row, (label, cells) in enumerate(by_method.items()):
@@ -97,7 +97,7 @@ class Comparison:
 
 def _column(data: str, metric: str) -> Column:
     best = "min" if metric in LOWER_IS_BETTER else "max"
-    return Column(f"{data} {metric}", f"{data} {TITLES[metric]}", True, best)
+    return Column(f"{data} {metric}", TITLES[metric], True, best, data)
 
 
 def _mean(group: Entries, metric: str) -> float:
@@ -124,9 +124,17 @@ def comparisons(entries: Sequence[Entry], *, by_image: bool = True) -> list[Comp
     for entry in entries:
         if (split_description(entry.settings) == "by image") == by_image:
             by_scale.setdefault(_key(_scale(entry.settings)), []).append(entry)
-    found = [Comparison(_title(members[0].settings), _data_sets(members)) for members in by_scale.values()]
-    found = [one for one in found if one.data_sets]
+    found = [one for members in by_scale.values() for one in _in_tables(_title(members[0].settings), members)]
     return sorted(found, key=lambda one: (-sum(len(data.methods) for data in one.data_sets), one.scale))
+
+
+def _in_tables(scale: str, entries: Sequence[Entry]) -> list[Comparison]:
+    """One table for the data sets with most of the methods; a table of its own for each on which few were run."""
+    data_sets = _data_sets(entries)
+    most = max((len(data.methods) for data in data_sets), default=0)
+    full = tuple(data for data in data_sets if 2 * len(data.methods) >= most)
+    few = [Comparison(scale, (data,)) for data in data_sets if data not in full]
+    return [*([Comparison(scale, full)] if full else []), *few]
 
 
 def _scale(settings: Mapping[str, Any]) -> dict[str, Any]:

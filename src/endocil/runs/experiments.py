@@ -6,15 +6,17 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Generic, Protocol, TypeVar
 
 from endocil.datasets.public.facts import PUBLIC
 from endocil.errors import EndocilError
 from endocil.io.files import last_name, portable
-from endocil.io.text_tables import DASH
+from endocil.io.text_tables import DASH, listed
 from endocil.methods import METHOD_TITLES, Method, method_class, method_options
 from endocil.methods.base import milestone_epochs, warmup_epochs
 from endocil.runs.records import is_incremental
+from endocil.settings.settings import load_settings, presets
 
 OWN_SECTIONS = ("method.", "memory.")  # their keys are shown without the section
 
@@ -27,7 +29,23 @@ def method_title(name: str) -> str:
 
 
 def data_title(settings: Mapping[str, Any]) -> str:
-    """What people call the data: "GastroVision", "Hyper-Kvasir part" of $HYPER_KVASIR_PART, or a folder's last name."""
+    """What people call the data: "GastroVision", "Hyper-Kvasir part" of $HYPER_KVASIR_PART, or a folder's last name;
+    and where other classes are left out than in the paper, which: "Capsule Vision 2024 with Normal"."""
+    name = str(settings["data"]["name"])
+    title, left_out = _data_name(settings), settings.get("scenario", {}).get("leave_out")
+    if name not in PUBLIC or left_out is None:
+        return title
+    paper, own = _left_out_in_the_paper(name), frozenset(left_out)
+    changes = {"with": sorted(paper - own), "without": sorted(own - paper)}
+    return " ".join([title, *(f"{word} {listed(classes)}" for word, classes in changes.items() if classes)])
+
+
+@cache
+def _left_out_in_the_paper(name: str) -> frozenset[str]:
+    return frozenset(load_settings(name).scenario.leave_out) if name in presets() else frozenset()
+
+
+def _data_name(settings: Mapping[str, Any]) -> str:
     name, root = str(settings["data"]["name"]), settings["data"].get("root")
     titles = {public: facts.title.partition(",")[0] for public, facts in PUBLIC.items()}
     if name in titles:

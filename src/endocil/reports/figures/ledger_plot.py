@@ -1,6 +1,7 @@
 """The ledger as one figure: accuracy after the last task of each method, a panel for each data set."""
 
-from collections.abc import Sequence
+import statistics
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -9,8 +10,9 @@ from endocil.errors import SettingsError
 from endocil.io.text_tables import spread
 from endocil.reports.figures.style import COLOURS, fit, new_figure, styled, write_figure
 from endocil.reports.ledger import Entry
-from endocil.reports.ledger_tables import section, shared_budget
-from endocil.runs.experiments import Group, groups, split_title
+from endocil.reports.ledger_tables import is_frozen
+from endocil.reports.side_by_side import DataSet, comparisons
+from endocil.runs.records import Json
 
 SUFFIXES = (".svg", ".png", ".pdf")
 FEWEST = 2  # methods of a panel
@@ -31,35 +33,78 @@ def write_ledger_plot(entries: Sequence[Entry], path: Path, dpi: int = 110) -> N
 
 
 def ledger_figure(entries: Sequence[Entry]) -> Figure:
-    """Methods with the highest mean at the top. A budget that all panels share is named once, below them."""
-    panels: dict[str, list[Group[Entry]]] = {}
-    for group in groups(entries, section):
-        panels.setdefault(section(group.first.settings), []).append(group)
-    panels = {name: members for name, members in panels.items() if len(members) >= FEWEST}
+    """A panel for each data set split by image, a row for each method in all of them. Rows stand by how the network
+    was trained, the highest mean at the top; of each kind the scale with the most methods on a data set is drawn."""
+    kinds: dict[str, dict[str, DataSet]] = {}
+    for comparison in comparisons(entries):
+        for data in comparison.data_sets:
+            settings = data.methods[0].first.settings
+            kinds.setdefault(training_kind(settings), {}).setdefault(data.title, data)
+    panels = _panels(kinds)
     if not panels:
         raise SettingsError(f"the ledger has no data set with {FEWEST} methods to draw")
-    names = sorted(panels, key=lambda name: (-len(panels[name]), name))
-    rows = [len(panels[name]) for name in names]
-    budgets = {shared_budget(panels[name][0].first.settings) for name in names}
-    figure = new_figure(6.4, 0.21 * sum(rows) + 0.62 * len(rows))
-    axes = figure.subplots(len(rows), 1, squeeze=False, sharex=True, height_ratios=rows)[:, 0]
-    for axis, name in zip(axes, names, strict=True):
-        accuracies = [
-            (spread(entry.metrics["softmax"]["acc_last"] for entry in group.results), group) for group in panels[name]
-        ]
-        accuracies.sort(key=lambda pair: pair[0].mean if pair[0] else -1.0)
-        members = [group for _, group in accuracies]
-        for y, (accuracy, group) in enumerate(accuracies):
-            if accuracy:
-                colour = COLOURS[0] if group.incremental else "#777777"
-                style = {"fmt": "o", "color": colour, "markersize": 4.5, "capsize": 2.5}
+    rows = _rows(kinds, panels)
+    figure = new_figure(1.7 + 1.75 * len(panels), 0.17 * len(rows) + 0.75)
+    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+    for axis, title in zip(axes, panels, strict=True):
+        for y, (kind, label) in enumerate(rows):
+            group = kinds[kind][title].method(label) if title in kinds[kind] and label else None
+            accuracy = group and spread(entry.metrics["softmax"]["acc_last"] for entry in group.results)
+            if group and accuracy:
+                colour = COLOURS[list(kinds).index(kind) % len(COLOURS)] if group.incremental else "#777777"
+                style = {"fmt": "o", "color": colour, "markersize": 3.5, "capsize": 2}
                 axis.errorbar(accuracy.mean, y, xerr=accuracy.deviation, **style)
-        labels = [one.label if one.incremental else f"{one.label} (all classes at once)" for one in members]
-        axis.set_yticks(range(len(members)), labels)
-        title = name if len(budgets) > 1 else split_title(members[0].first.settings)
-        axis.set(title=title, xlim=(0, 100), ylim=(-0.7, len(members) - 0.3))
+        axis.set(title=title, xlim=(0, 100), ylim=(len(rows) - 0.4, -0.6))
         axis.tick_params(axis="y", length=0)
         axis.grid(axis="x")
-    shared = f"\n({budgets.pop()})" if len(budgets) == 1 else ""
-    axes[-1].set_xlabel(f"Acc_last in percent, mean ± standard deviation over seeds{shared}")
+    upper = {
+        one.label for own in kinds.values() for data in own.values() for one in data.methods if not one.incremental
+    }
+    labels = [
+        f"{label} (all classes at once)" if label in upper else label or _heading(kind, kinds) for kind, label in rows
+    ]
+    axes[0].set_yticks(range(len(rows)), labels)
+    for text, (_, label) in zip(axes[0].get_yticklabels(), rows, strict=True):
+        text.set_fontweight("normal" if label else "bold")
+    figure.supxlabel("Accuracy after the last task in percent, mean ± standard deviation over seeds", fontsize=8)
     return figure
+
+
+def training_kind(settings: Json) -> str:
+    """How the network came to its weights, in words."""
+    network = settings.get("network", {})
+    if is_frozen(settings):
+        return "Frozen ImageNet features" if network.get("weights") == "imagenet" else "Frozen features"
+    return "Fine-tuned" if network.get("weights") else "Trained from scratch"
+
+
+def _heading(kind: str, kinds: Mapping[str, Mapping[str, DataSet]]) -> str:
+    """With the time that training took: the median over runs."""
+    runs = [entry for data in kinds[kind].values() for one in data.methods for entry in one.results]
+    minutes = [entry.seconds / 60 for entry in runs if entry.seconds]
+    return f"{kind} ({f'{statistics.median(minutes):.0f} min a run' if minutes else 'nothing to train'})"
+
+
+def _panels(kinds: Mapping[str, Mapping[str, DataSet]]) -> list[str]:
+    """The data sets, those with the most methods first; one with few methods beside a full one is left out."""
+    numbers: dict[str, int] = {}
+    for data_sets in kinds.values():
+        for title, data in data_sets.items():
+            numbers[title] = numbers.get(title, 0) + len(data.methods)
+    most = max(numbers.values(), default=0)
+    return sorted((title for title, n in numbers.items() if 2 * n >= most), key=lambda title: (-numbers[title], title))
+
+
+def _rows(kinds: Mapping[str, Mapping[str, DataSet]], panels: Sequence[str]) -> list[tuple[str, str]]:
+    """Kind and label of each row; a kind's own row, without a label, stands above its methods."""
+    rows = []
+    for kind, data_sets in kinds.items():
+        means: dict[str, list[float]] = {}
+        shown = [data_sets[title] for title in panels if title in data_sets]
+        for data in shown:
+            for one in data.methods:
+                value = spread(entry.metrics["softmax"]["acc_last"] for entry in one.results)
+                means.setdefault(one.label, []).append(value.mean if value else 0.0)
+        order = sorted(means, key=lambda label: -sum(means[label]) / len(means[label]))
+        rows += [(kind, ""), *((kind, label) for label in order)] if order else []
+    return rows
