@@ -9,7 +9,7 @@ from torch import Tensor
 
 from endocil import EndocilError, load_settings
 from endocil.data.augment import IMAGENET, Augmentation, Operation, normalise
-from endocil.data.augment_operations import OPERATIONS, Uniform, blur, color, cutout, rotate, vertical_flip
+from endocil.data.augment_operations import OPERATIONS, Uniform, blur, color, cutout, rotate, shift, vertical_flip
 from endocil.data.seeding import generator
 from endocil.learning.build import build_augmentation, complete
 from endocil.registry import trust
@@ -116,6 +116,17 @@ def test_a_blur_is_the_gaussian_mean_of_the_neighbours() -> None:
     torch.testing.assert_close(blur(flat, numbers([0.0, 1.0]), sigma=2.0), flat)
 
 
+def test_a_shift_moves_images_by_whole_pixels_and_leaves_black_behind() -> None:
+    out = shift(images(3), numbers([0.0, 0.5], [0.999, 0.999], [0.5, 0.5]), pixels=2)
+    down = torch.zeros_like(images(1)[0])
+    down[2:] = images(3)[0, :-2]
+    assert torch.equal(out[0], down)  # a crop that begins two rows above the image
+    up = torch.zeros_like(down)
+    up[:-2, :-2] = images(3)[1, 2:, 2:]
+    assert torch.equal(out[1], up)
+    assert torch.equal(out[2], images(3)[2])
+
+
 def test_cutout_hides_a_square_by_the_mean_colour() -> None:
     given = images(2)
     out = cutout(given, numbers([0.5, 0.5, 0.0], [0.5, 0.5, 0.9]), p=0.5, size=0.5)
@@ -159,7 +170,7 @@ def test_completed_operations_are_written_to_toml_and_read_back(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("augment", "message"),
     [
-        ('["sharpen"]', "unknown train.augment 'sharpen'; known: blur, color, cutout, rotate, vertical_flip"),
+        ('["sharpen"]', "unknown train.augment 'sharpen'; known: blur, color, cutout, rotate, shift, vertical_flip"),
         ('["flip"]', "train.augment names 'flip', which has a setting of its own: train.flip"),
         ("[{degrees = 3}]", "expected a name, or a table with a name and options"),
         ('[{name = "rotate", angle = 3}]', "unknown train.augment 'rotate' key 'angle'; known: degrees"),

@@ -14,6 +14,7 @@ from torch.nn import functional
 from endocil import EndocilError
 from endocil.data.seeding import generator
 from endocil.networks import GrowingClassifier, build_backbone, trained_parts
+from endocil.networks.cifar_resnet import PaddedShortcut
 from endocil.networks.resnet import ResNet, Shortcut
 from endocil.networks.weights import load_weights
 from endocil.registry import trust
@@ -78,7 +79,7 @@ def test_growing_keeps_old_rows_and_draws_new_ones_within_the_bound() -> None:
 def test_unknown_backbones_options_and_stems_are_refused_with_the_known() -> None:
     with pytest.raises(
         EndocilError,
-        match=r"unknown network.backbone 'vgg'; known: efficientnet-lite0, .* resnet18, resnet34, resnet50, timm:NAME",
+        match=r"unknown network.backbone 'vgg'; known: efficientnet-lite0, .* resnet32, resnet34, resnet50, timm:NAME",
     ):
         build_backbone("vgg", seed=0)
     with pytest.raises(EndocilError, match="unknown network key 'depth'; known: stem, width"):
@@ -203,3 +204,24 @@ def test_a_narrow_shortcut_is_the_convolution_with_its_stride() -> None:
     (gradient,) = torch.autograd.grad(shortcut(images).square().sum(), weight)
     (other,) = torch.autograd.grad(expected.square().sum(), weight)
     torch.testing.assert_close(gradient, other)
+
+
+def test_resnet32_has_the_parameters_of_the_literature_and_works_with_methods_that_divide_it() -> None:
+    backbone, _ = build_backbone("resnet32", seed=0)
+    assert n_parameters(backbone) == 463_504  # 464,154 with PyCIL's unused classifier of ten classes
+    images = torch.randn(2, 3, 32, 32)
+    features = backbone.eval()(images)
+    assert features.shape == (2, 64)
+    divided = backbone.special(backbone.general(images), backbone.last_block)  # type: ignore[operator]
+    assert torch.equal(features, divided)
+    assert list(backbone.stages) == ["stem", "layer1", "layer2", "layer3"]  # type: ignore[arg-type]
+    assert [name for name in backbone.state_dict() if "downsample" in name] == []  # shortcuts without parameters
+    with pytest.raises(EndocilError, match="expected a multiple of 8"):
+        build_backbone("resnet32", seed=0, options={"width": 12})
+
+
+def test_the_shortcut_of_resnet32_takes_every_other_pixel_and_adds_channels_of_zeros() -> None:
+    x = torch.arange(32.0).reshape(1, 2, 4, 4)
+    out = PaddedShortcut()(x)
+    assert torch.equal(out[:, :2], functional.avg_pool2d(x, 1, 2))
+    assert torch.equal(out[:, 2:], torch.zeros(1, 2, 2, 2))

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from commands import endocil as type_here
 from pictures import TINY, run_files
+from PIL import Image
 
 import endocil
 from endocil import EndocilError
-from endocil.io.files import read_csv
+from endocil.io.files import read_csv, write_csv
 from endocil.runs.follow import task_sizes
 from endocil.runs.records import read_run
 
@@ -63,6 +64,28 @@ def test_a_new_device_of_known_classes_is_a_task_for_frozen_features(tmp_path: P
         assert done.returncode == 0, done.stderr
     learned = endocil.Model.load(tmp_path / "run")
     assert [task.n_new for task in learned.tasks] == metrics["task_sizes"]
+
+
+def test_a_list_may_bring_a_class_again_in_a_later_task(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    rows = []
+    for i in range(36):
+        label, task = ("polyp", i % 2) if i < 20 else ("ulcer", 0) if i < 28 else ("cecum", 1)
+        colour = {"polyp": 200, "ulcer": 100, "cecum": 20}[label]
+        Image.new("RGB", (32, 32), (colour, i, 2 * i)).save(tmp_path / "images" / f"{i}.png")
+        rows.append((f"{i}.png", label, task))
+    write_csv(tmp_path / "list.csv", ("path", "label", "task"), rows)
+    settings = settings_of("icarl", tasks="given")
+    settings["data"] = {
+        "name": "csv",
+        "file": str(tmp_path / "list.csv"),
+        "root": str(tmp_path / "images"),
+        "size": TINY["data"]["size"],
+    }
+    metrics = endocil.run(settings, tmp_path / "run").metrics
+    assert (metrics["task_sizes"], metrics["classes"]) == ([2, 1], ["polyp", "ulcer", "cecum"])
+    split = read_csv(tmp_path / "run" / "split.csv")
+    assert {row["task"] for row in split if (row["class"], row["part"]) == ("polyp", "train")} == {"0", "1"}
 
 
 @pytest.mark.parametrize("method", ["endocil", "icarl", "wa", "bic", "der", "foster", "memo", "finetune", "ewc"])

@@ -95,7 +95,7 @@ def sheet(
     say(f"{file}: {len(image.getvalue()):,} bytes")
 
 
-Name = Annotated[str, typer.Argument(help="hyper-kvasir, gastrovision, kvasir-capsule or capsule-vision.")]
+Name = Annotated[str, typer.Argument(help="hyper-kvasir, gastrovision, kvasir-capsule, capsule-vision or cifar100.")]
 
 
 def where(name: Name) -> None:
@@ -130,7 +130,7 @@ def check(
     if root.is_file():
         verdict, damaged = check_archive(facts, root, plain_progress(console(), "bytes of the archive"))
         say(verdict)
-        extracted = extract(root, progress=plain_progress(console(), "bytes extracted"))
+        extracted = extract(root, progress=plain_progress(console(), "bytes extracted"), also=facts.files)
         say(f"{extracted.files:,} files in {extracted.folder}")
     table = load_table(name, options, plain_progress(console(), "bytes extracted"))
     unreadable = find_unreadable(table, plain_progress(console(), "images checked"), quick=quick)

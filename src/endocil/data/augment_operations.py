@@ -97,11 +97,24 @@ def cutout(images: Tensor, uniform: Uniform, *, p: float = 0.5, size: float = 0.
     return torch.where(hidden[..., None], images.mean(dim=(1, 2), keepdim=True), images)
 
 
+def shift(images: Tensor, uniform: Uniform, *, pixels: int = 4) -> Tensor:
+    """By up to so many pixels along each side, black where nothing was: a crop of the padded image, as CIFAR's."""
+    _check("shift", "pixels", pixels, 1 <= pixels <= 64, "from 1 to 64")
+    height, width = images.shape[1:3]
+    offsets = (uniform(2) * (2 * pixels + 1)).long().clamp(max=2 * pixels)  # (B, 2) of the crop in the padded image
+    padded = functional.pad(images, (0, 0, pixels, pixels, pixels, pixels))
+    rows, columns = (
+        offsets[:, i, None] + torch.arange(n, device=images.device) for i, n in enumerate((height, width))
+    )  # (B, n)
+    return padded[torch.arange(len(images), device=images.device)[:, None, None], rows[:, :, None], columns[:, None, :]]
+
+
 OPERATIONS: dict[str, OperationFunction] = {
     "blur": blur,
     "color": color,
     "cutout": cutout,
     "rotate": rotate,
+    "shift": shift,
     "vertical_flip": vertical_flip,
 }
 

@@ -102,10 +102,9 @@ def read_list(
     arrival: dict[str, int] = {}
     for row in rows:
         first = arrival.setdefault(row.label, row.arrival)
-        if first != row.arrival:
-            both = " and ".join("none" if task < 0 else str(task) for task in sorted((first, row.arrival)))
+        if (first < 0) != (row.arrival < 0):
             raise DataError(
-                f"{file} has the class '{row.label}' in two tasks, {both}; all images of a class arrive in one task"
+                f"{file} gives a task to some images of the class '{row.label}' alone; give one to all, or to none"
             )
     return rows
 

@@ -7,7 +7,7 @@ from endocil.data.cache import Progress
 from endocil.data.table import ImageTable
 from endocil.datasets import csv as table_file
 from endocil.datasets import dicom, folder, synthetic
-from endocil.datasets.public import capsule_vision
+from endocil.datasets.public import capsule_vision, cifar100
 from endocil.datasets.public.class_folders import gastrovision, hyper_kvasir, kvasir_capsule
 from endocil.registry import check_options, options_of, resolve
 
@@ -17,6 +17,7 @@ RESERVED = ("progress",)  # keywords of a loader that are not options of [data]
 
 DATASETS: dict[str, Callable[..., ImageTable]] = {
     "capsule-vision": capsule_vision.load,
+    "cifar100": cifar100.load,
     "csv": table_file.load,
     "dicom": dicom.load,
     "folder": folder.load,

@@ -17,7 +17,7 @@ import tarfile
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -70,10 +70,17 @@ class Extracted:
 
 
 def extract(
-    archive: Path, folder: Path | None = None, *, progress: Progress | None = None, limits: Limits | None = None
+    archive: Path,
+    folder: Path | None = None,
+    *,
+    progress: Progress | None = None,
+    limits: Limits | None = None,
+    also: Collection[str] = (),
 ) -> Extracted:
-    """The folder with the images of an archive (by default in the cache): extracted now, or by an earlier call."""
-    digest = _digest(archive)
+    """The folder with the images of an archive (by default in the cache): extracted now, or by an earlier call.
+
+    `also`: names of further files that are extracted."""
+    digest = _digest(archive, also)
     place = folder or cache_folder() / "archives" / f"{archive_stem(archive.name)[:60]}-{digest}"
     if earlier := _earlier(place, digest):
         return earlier
@@ -94,7 +101,7 @@ def extract(
             if progress is not None:
                 progress(position, size)
 
-        job = _Extraction(archive, limits or Limits(), report)
+        job = _Extraction(archive, limits or Limits(), report, frozenset(also))
         try:
             with filling_folder(place) as temporary:
                 job.unpack(file, temporary, 0)
@@ -108,8 +115,8 @@ def extract(
         return Extracted(place, job.files, job.left_out)
 
 
-def _digest(archive: Path) -> str:
-    """Changes with the archive's path, size and time."""
+def _digest(archive: Path, also: Collection[str] = ()) -> str:
+    """Changes with the archive's path, size and time, and with what is extracted."""
     try:
         refuse_special(archive)
         status = archive.stat()
@@ -117,7 +124,7 @@ def _digest(archive: Path) -> str:
             pass
     except OSError as error:
         raise DataError(f"cannot read the archive {archive}: {error.strerror or error}") from error
-    key = f"{RULES}\0{archive.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
+    key = "\0".join((RULES, str(archive.resolve()), str(status.st_size), str(status.st_mtime_ns), *sorted(also)))
     return hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()[:16]
 
 
@@ -148,6 +155,7 @@ class _Extraction:
     archive: Path
     limits: Limits
     report: Callable[[], None]  # is called after each file
+    also: frozenset[str] = frozenset()  # names of further files that are taken
     files: int = 0  # written
     n_seen: int = 0  # files in the archives, written or not
     written: int = 0  # bytes
@@ -223,7 +231,7 @@ class _Extraction:
             kind = "hidden"
         elif special:
             kind = "link or device"
-        elif is_archive(parts[-1]) or is_image(parts[-1]) or is_label_file(parts[-1]):
+        elif is_archive(parts[-1]) or is_image(parts[-1]) or is_label_file(parts[-1]) or parts[-1] in self.also:
             return True
         self.left_out[kind] += 1
         return False

@@ -14,6 +14,7 @@ from endocil.data.seeding import generator
 from endocil.errors import SettingsError
 from endocil.networks.batch_norm import sync_batch_norm, unsynced_batch_norm
 from endocil.networks.branches import LastBlocks, WholeBranches, concatenate_features
+from endocil.networks.cifar_resnet import ResNet32
 from endocil.networks.classifier import Boosted, GrowingClassifier
 from endocil.networks.efficientnet_lite import EfficientNetLite, EfficientNetLite0, EfficientNetLite1, EfficientNetLite2
 from endocil.networks.resnet import ResNet, ResNet18, ResNet34, ResNet50, initialise
@@ -48,6 +49,7 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "efficientnet-lite1": EfficientNetLite1,
     "efficientnet-lite2": EfficientNetLite2,
     "resnet18": ResNet18,
+    "resnet32": ResNet32,
     "resnet34": ResNet34,
     "resnet50": ResNet50,
     "timm:NAME": TimmBackbone,
@@ -80,7 +82,7 @@ def build_backbone(
             backbone = maker(**given, **(options or {}))
         except ValueError as error:
             raise SettingsError(str(error)) from error
-    if isinstance(backbone, ResNet | EfficientNetLite):
+    if isinstance(backbone, ResNet | ResNet32 | EfficientNetLite):
         initialise(backbone, generator(seed, "backbone"))
     notes = _start_from(backbone, name, weights) if weights else []
     normalisation_of(backbone)  # refuses what cannot be

@@ -1,7 +1,7 @@
 """What is known about a public data set: where to get it, its contents, the spellings of its classes, its terms.
 
-The facts of the paper's four data sets are in facts.toml; a copy of a data set is compared with them. Nothing here uses
-the network.
+The facts of the paper's four data sets and of CIFAR-100 are in facts.toml; a copy of a data set is compared with them.
+Nothing here uses the network.
 """
 
 import hashlib
@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic.dataclasses import dataclass  # which checks what facts.toml holds
@@ -56,6 +57,8 @@ class DataSet:
     remarks: tuple[str, ...]
     aliases: Mapping[str, str] = field(default_factory=dict)  # other spelling -> class folder
     inside: tuple[str, ...] = ()  # folders between the top and the class folders
+    files: tuple[str, ...] = ()  # to extract beside images and lists
+    of_paper: bool = True
 
     @cached_property
     def classes(self) -> dict[str, int]:
@@ -82,7 +85,16 @@ def _plain(name: str) -> str:
 
 
 _TABLES = tomllib.loads(Path(__file__).with_name("facts.toml").read_text("utf-8"))
-PUBLIC = {name: DataSet(name=name, **table) for name, table in _TABLES.items()}
+
+
+def _data_set(name: str, table: dict[str, Any]) -> DataSet:
+    """`class_names` and `per_class` (part -> images) are short for counts that are the same for all classes."""
+    names = table.pop("class_names", ())
+    counts = {part: dict.fromkeys(names, n) for part, n in table.pop("per_class", {}).items()}
+    return DataSet(name=name, **{"counts": counts, **table})
+
+
+PUBLIC = {name: _data_set(name, table) for name, table in _TABLES.items()}
 
 
 def find(name: str) -> DataSet:
@@ -127,7 +139,12 @@ class _NoPixels:
 
 def published_table(facts: DataSet) -> ImageTable:
     """A table with the published number of images of each class, without the images."""
-    rows = [Row(f"{name}/{i}", name) for name, n in sorted(facts.classes.items()) for i in range(n)]
+    rows = [
+        Row(f"{part}/{name}/{i}", name, part=part)
+        for part, counts in facts.counts.items()
+        for name, n in sorted(counts.items())
+        for i in range(n)
+    ]
     return table_of(rows, _NoPixels())
 
 

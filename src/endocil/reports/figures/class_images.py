@@ -31,7 +31,7 @@ class ClassCounts:
 
 def draw(material: Material) -> Drawings:
     """The published counts need no run."""
-    yield "published", counts_figure([published(facts) for facts in PUBLIC.values()])
+    yield "published", counts_figure([published(facts) for facts in PUBLIC.values() if facts.of_paper])
     if material.runs:
         yield "runs", counts_figure([of_run(name, members[0].first) for name, members in material.panels.items()])
 
