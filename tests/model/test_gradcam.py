@@ -5,11 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from commands import endocil
 from life import ALL_METHODS, Life, new_method
 from pictures import make_images
+from PIL import Image
 from present import present
 from torch import nn
+from untrained import write_untrained
 
+from endocil.data.resize import Fit, pad
 from endocil.data.seeding import generator
 from endocil.errors import EndocilError
 from endocil.methods.finetune import Finetune
@@ -107,3 +111,56 @@ def test_colours_are_laid_where_the_evidence_is(tmp_path: Path) -> None:
     assert found[1, 2].tolist() == [178, 178, 50]
     draw(tmp_path, ["a.png"], light_or_dark(), spot(255, 90, 0, 0), torch.tensor([0]))
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
+
+
+@pytest.mark.parametrize("fit", ["stretch", "pad"])
+def test_it_is_drawn_over_the_whole_image_at_its_own_size(fit: Fit, tmp_path: Path) -> None:
+    """A bright spot in the view of a picture with a black frame: the colours lie on the spot and not on the frame."""
+    whole = np.zeros((300, 500, 3), np.uint8)
+    whole[40:280, 100:460] = 90  # the view, 360 x 240
+    whole[160:220, 340:430] = 255
+    image = Image.fromarray(whole)
+    view = image.crop((100, 40, 460, 280))
+    seen = pad(view, 32) if fit == "pad" else np.asarray(view.resize((32, 32), Image.Resampling.BILINEAR))
+    one = torch.from_numpy(seen.copy())[None]
+    draw(
+        tmp_path,
+        ["a.png"],
+        light_or_dark(),
+        one,
+        torch.tensor([0]),
+        original=lambda row: image,
+        crop_frame=True,
+        fit=fit,
+    )
+    found = np.asarray(Image.open(tmp_path / "a.png")).astype(int)
+    assert found.shape == whole.shape
+    assert (found[:40] == 0).all()
+    assert (found[:, :100] == 0).all()
+    blue = 255 - found[..., 2]  # the overlay has no blue: it takes most away where the evidence is greatest
+    lost = np.where(whole[..., 2] == 255, blue, 0)
+    assert lost[160:220, 340:430].mean() > 60
+    place = np.unravel_index((whole[..., 2] - found[..., 2]).argmax(), whole.shape[:2])
+    assert 160 <= place[0] < 220
+    assert 340 <= place[1] < 430
+
+
+def test_the_command_draws_over_the_files_themselves(tmp_path: Path) -> None:
+    model = write_untrained(tmp_path / "m.endocil", crop_frame=True)
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (90, 60), (200, 120, 110)).save(tmp_path / "images" / "wide.png")
+    done = endocil(
+        "predict",
+        model,
+        tmp_path / "images",
+        "-o",
+        tmp_path / "p.csv",
+        "--gradcam",
+        tmp_path / "maps",
+        "--reasons",
+        "0",
+    )
+    assert done.returncode == 0, done.stderr
+    (drawn,) = (tmp_path / "maps").iterdir()
+    with Image.open(drawn) as image:
+        assert image.size == (90, 60)

@@ -92,13 +92,14 @@ def predict(
     top: Annotated[int, typer.Option(min=1, help="How many classes to list per image.")] = 3,
     reasons: Annotated[int, typer.Option(min=0, help="How many nearest exemplars to list per image.")] = 3,
     gradcam: Annotated[
-        Path | None, typer.Option(help="A new folder for images that show where the evidence lies.")
+        Path | None, typer.Option(help="A new folder for images, in their own size, that show where the evidence lies.")
     ] = None,
     force: Force = False,
     trust: Trust = False,
     batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 64,
 ) -> None:
     """Classify images: probabilities, a flag for out-of-distribution images, and the nearest exemplars."""
+    from endocil.data.resize import original_of
     from endocil.model.gradcam import draw
     from endocil.model.model import Model
     from endocil.model.predictions import write_prediction_list
@@ -112,13 +113,24 @@ def predict(
     for note in loaded.notes:
         say(f"note: {note}")
     drawn: list[str] = []
+    id_of = dict(zip(inputs.names, inputs.ids, strict=True))
     progress = plain_progress(console(), "predicting")
     with nullcontext() if gradcam is None else filling_folder(gradcam) as folder:  # which is complete or absent
 
         def draw_gradcam(names: tuple[str, ...], pixels: "Tensor", classes: "Tensor") -> None:
             assert folder is not None
             files = [_file_name(len(drawn) + i, name) for i, name in enumerate(names)]
-            draw(folder, files, loaded.method, pixels, classes)
+            data = loaded.settings.data
+            draw(
+                folder,
+                files,
+                loaded.method,
+                pixels,
+                classes,
+                original=lambda row: original_of(inputs.reader, id_of[names[row]]),
+                crop_frame=data.crop_frame,
+                fit=data.fit,
+            )
             drawn.extend(files)
 
         watch = None if folder is None else draw_gradcam

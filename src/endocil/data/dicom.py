@@ -6,6 +6,7 @@ the last two is shown by its full range. pydicom's own functions are not used fo
 by 8-bit numbers, which is wrong for tables of more than 256 entries.
 """
 
+import io
 import os
 import threading
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from endocil.data.decode import MAX_PIXELS, FolderReader, stamp
 from endocil.data.table import UnreadableImageError
@@ -26,6 +27,7 @@ RULES = "dicom rules 2"  # raise it when the pixels of the same file come out di
 
 Window = Literal["file", "full"]
 SUFFIXES = (".dcm", ".dicom")
+DEFLATED = b"1.2.840.10008.1.2.1.99"  # the transfer syntax of a file that is compressed as a whole
 GRAY = ("MONOCHROME1", "MONOCHROME2")
 ELEMENTS = ("RescaleSlope", "RescaleIntercept", "WindowCenter", "WindowWidth", "VOILUTFunction")
 TABLES = ("ModalityLUTSequence", "VOILUTSequence")
@@ -60,16 +62,7 @@ class DicomReader(FolderReader):
         path, frame = split_id(self.root, image_id)
         header = _header_of(path)
         _check_supported(header, frame, count_frames(path, header))
-        try:
-            values = np.asarray(pydicom().pixels.pixel_array(path, index=frame - 1))  # YBR converted to RGB
-            if header.PhotometricInterpretation == "PALETTE COLOR":
-                colours = pydicom().pixels.apply_color_lut(values, header)[..., :3]
-                rgb = colours if colours.dtype == np.uint8 else (colours >> 8).astype(np.uint8)
-            else:
-                rgb = to_rgb(values, header, self.window)
-            return Image.fromarray(rgb)
-        except Exception as error:  # damaged files make pydicom and its plugins raise almost anything
-            raise UnreadableImageError(f"pydicom cannot decode its pixels ({type(error).__name__})") from error
+        return _decode(path, header, frame, self.window)
 
     def dimensions(self, image_id: str) -> tuple[int, int]:
         header = _header_of(self.path(image_id))
@@ -82,6 +75,74 @@ class DicomReader(FolderReader):
         """With the versions of the decoders."""
         plugins = [name for name in _PLUGINS if find_spec(name)]
         return "\0".join((RULES, self.window, pydicom().__version__, *plugins))
+
+
+@dataclass(frozen=True)
+class DicomFrame:
+    """A frame of a DICOM file in memory, as an upload brings it; its number counts from 1 on."""
+
+    data: bytes
+    frame: int = 1
+
+    def dimensions(self) -> tuple[int, int]:
+        header = read_header(io.BytesIO(self.data))
+        return _number(header, "Columns"), _number(header, "Rows")
+
+    def decode(self) -> Image.Image:
+        """RGB; raises UnreadableImageError with a reason. What the pixels claim of their size must be what the header
+        claims, which a caller has compared with its limits."""
+        header = read_header(io.BytesIO(self.data))
+        n = frames_in(len(self.data), header)
+        _check_supported(header, self.frame, n)
+        _refuse_other_size(self.data, header, self.frame, n)
+        return _decode(io.BytesIO(self.data), header, self.frame, "file")
+
+
+def is_dicom(data: bytes) -> bool:
+    return data[128:132] == b"DICM"
+
+
+def frame_count(data: bytes) -> int:
+    """Of a DICOM file in memory; 1 where it cannot be read: decoding its first frame tells why."""
+    try:
+        return frames_in(len(data), read_header(io.BytesIO(data)))
+    except (UnreadableImageError, ResourceError):
+        return 1
+
+
+def _refuse_other_size(data: bytes, header: Any, frame: int, n: int) -> None:
+    """A compressed frame has dimensions of its own, and a small one can claim to be an image that fills the memory."""
+    dicom = pydicom()
+    if not header.file_meta.TransferSyntaxUID.is_encapsulated:
+        return
+    try:
+        names: Any = ["PixelData", "ExtendedOffsetTable", "ExtendedOffsetTableLengths"]
+        pixels = dicom.dcmread(io.BytesIO(data), specific_tags=names).PixelData
+        packed = dicom.encaps.get_frame(pixels, frame - 1, number_of_frames=n)
+        with Image.open(io.BytesIO(packed), formats=["JPEG", "JPEG2000"]) as image:
+            found = image.size
+    except UnidentifiedImageError:  # another compression, whose decoders go by the header
+        return
+    except Exception as error:
+        raise UnreadableImageError(f"pydicom cannot find its frame {frame} ({type(error).__name__})") from error
+    expected = _number(header, "Columns"), _number(header, "Rows")
+    if found != expected:
+        raise UnreadableImageError(
+            f"its header claims {expected[0]} x {expected[1]} pixels, its frame {found[0]} x {found[1]}"
+        )
+
+
+def _decode(source: Path | io.BytesIO, header: Any, frame: int, window: Window) -> Image.Image:
+    try:
+        values = np.asarray(pydicom().pixels.pixel_array(source, index=frame - 1))  # YBR converted to RGB
+        if header.PhotometricInterpretation == "PALETTE COLOR":
+            colours = pydicom().pixels.apply_color_lut(values, header)[..., :3]
+            rgb = colours if colours.dtype == np.uint8 else (colours >> 8).astype(np.uint8)
+        else:
+            rgb = to_rgb(values, header, window)
+        return Image.fromarray(rgb)
+    except Exception as error:  # damaged files make pydicom and its plugins raise almost anything
+        raise UnreadableImageError(f"pydicom cannot decode its pixels ({type(error).__name__})") from error
 
 
 def pydicom() -> Any:
@@ -102,15 +163,20 @@ def split_id(root: Path, image_id: str) -> tuple[Path, int]:
     return root / image_id, 1
 
 
-def read_header(path: Path, tags: Sequence[str] = ()) -> Any:
+def read_header(source: Path | io.BytesIO, tags: Sequence[str] = ()) -> Any:
     """The elements that describe the pixels, and those of `tags`; no other element is read."""
     dicom = pydicom()
     try:
-        refuse_special(path)
+        if isinstance(source, Path):
+            refuse_special(source)
+        elif DEFLATED in source.getbuffer().tobytes():  # to read it is to inflate it, to whatever size
+            raise UnreadableImageError("it is deflated as a whole; store it uncompressed")
         names: Any = [*_SHAPE, *ELEMENTS, *TABLES, *_PALETTE, *tags]
-        header = dicom.dcmread(path, stop_before_pixels=True, specific_tags=names)
+        header = dicom.dcmread(source, stop_before_pixels=True, specific_tags=names)
         for name in (*_SHAPE, *ELEMENTS, *TABLES, *tags):
             header.get(name)  # values are parsed on access: a damaged one raises here
+    except UnreadableImageError:
+        raise
     except (FileNotFoundError, PermissionError, IsADirectoryError, UnfitFileError) as error:
         raise UnreadableImageError(error.strerror or "the file cannot be opened") from error
     except dicom.errors.InvalidDicomError as error:
@@ -130,8 +196,12 @@ def _header_of(path: Path) -> Any:
 
 def count_frames(path: Path, header: Any) -> int:
     """How many frames a file has; a number that the file is too small for is refused."""
+    return frames_in(path.stat().st_size, header)
+
+
+def frames_in(n_bytes: int, header: Any) -> int:
     n = _number(header, "NumberOfFrames") or 1
-    if not 1 <= n <= max(1, path.stat().st_size // 8):  # a compressed frame has a mark of 8 bytes
+    if not 1 <= n <= max(1, n_bytes // 8):  # a compressed frame has a mark of 8 bytes
         raise UnreadableImageError(f"it claims {n} frames, which is more than its size can hold")
     return n
 

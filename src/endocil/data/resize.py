@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
-from endocil.data.black_frame import Cropped, cropped
+from endocil.data.black_frame import Box, Cropped, cropped
 from endocil.data.readers import WrappedReader
 from endocil.data.table import ImageTable, Reader, WholeReader
 from endocil.errors import DataError
@@ -37,13 +37,26 @@ def pad(image: Image.Image, size: int) -> np.ndarray:
     """The longer side becomes `size` pixels, the shorter one as many as its share, rounded; the rest is black.
 
     Where an odd number of rows or columns is left over, the last side has one more."""
-    longer = max(image.size)
-    width, height = (max(1, (2 * size * side + longer) // (2 * longer)) for side in image.size)
-    left, top = (size - width) // 2, (size - height) // 2
+    left, top, right, bottom = padded_box(image.size, size)
     pixels = np.zeros((size, size, 3), np.uint8)
-    small = image.resize((width, height), Image.Resampling.BILINEAR)
-    pixels[top : top + height, left : left + width] = np.asarray(small)
+    small = image.resize((right - left, bottom - top), Image.Resampling.BILINEAR)
+    pixels[top:bottom, left:right] = np.asarray(small)
     return pixels
+
+
+def padded_box(dimensions: tuple[int, int], size: int) -> Box:
+    """Where an image of this width and height lies in the padded square."""
+    longer = max(dimensions)
+    width, height = (max(1, (2 * size * side + longer) // (2 * longer)) for side in dimensions)
+    left, top = (size - width) // 2, (size - height) // 2
+    return left, top, left + width, top + height
+
+
+def original_of(reader: Reader, image_id: str) -> Image.Image | None:
+    """The image as it was before it was cropped or padded; None where the reader gives none in its own size."""
+    while isinstance(reader, Padded | Cropped):
+        reader = reader.reader
+    return reader.whole(image_id) if isinstance(reader, WholeReader) else None
 
 
 def prepared(table: ImageTable, *, crop_frame: bool, fit: Fit) -> ImageTable:

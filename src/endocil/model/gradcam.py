@@ -4,7 +4,7 @@ The feature maps of the last block are weighted by the mean gradient of the clas
 branches, each has feature maps of its own; the logit is a sum over them, and so is the evidence.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from endocil.data.augment import normalise
+from endocil.data.black_frame import find_view
+from endocil.data.resize import Fit, padded_box
 from endocil.errors import EndocilError
 from endocil.methods import Method
 from endocil.networks import LastBlocks
@@ -72,8 +74,35 @@ def overlay(pixels: np.ndarray, evidence: np.ndarray) -> np.ndarray:
     return np.asarray(((1 - share) * pixels + share * 255.0 * colours).round().astype(np.uint8))
 
 
-def draw(folder: Path, names: list[str], method: Method, pixels: Tensor, classes: Tensor) -> None:
-    """One PNG for each image of a batch."""
+def over_original(image: Image.Image, evidence: np.ndarray, *, crop_frame: bool, fit: Fit) -> np.ndarray:
+    """The whole image in its own size, with the map of what the network saw of it where that lies."""
+    pixels = np.asarray(image)
+    seen = Image.fromarray(evidence.astype(np.float32))
+    left, top, right, bottom = find_view(pixels) if crop_frame else (0, 0, *image.size)
+    if fit == "pad":
+        seen = seen.crop(padded_box((right - left, bottom - top), len(evidence)))
+    whole = np.zeros(pixels.shape[:2], np.float32)
+    whole[top:bottom, left:right] = np.asarray(seen.resize((right - left, bottom - top), Image.Resampling.BILINEAR))
+    return overlay(pixels, whole.clip(0, 1))
+
+
+def draw(
+    folder: Path,
+    names: Sequence[str],
+    method: Method,
+    pixels: Tensor,
+    classes: Tensor,
+    *,
+    original: Callable[[int], Image.Image | None] = lambda row: None,
+    crop_frame: bool = False,
+    fit: Fit = "stretch",
+) -> None:
+    """One PNG for each image of a batch; over the `original` of each row where there is one, at its own size."""
     maps = grad_cam(method, pixels, classes).numpy()
-    for name, image, evidence in zip(names, pixels.numpy(), maps, strict=True):
-        Image.fromarray(overlay(image, evidence)).save(folder / name, "PNG")
+    for row, (name, image, evidence) in enumerate(zip(names, pixels.numpy(), maps, strict=True)):
+        whole = original(row)
+        if whole is None:
+            drawn = overlay(image, evidence)
+        else:
+            drawn = over_original(whole, evidence, crop_frame=crop_frame, fit=fit)
+        Image.fromarray(drawn).save(folder / name, "PNG")

@@ -36,7 +36,7 @@ IMAGES = {
     "type": "array",
     "minItems": 1,
     "items": {"type": "string", "format": "binary"},
-    "description": "BMP, JPEG, PNG, TIFF or WebP.",
+    "description": "BMP, DICOM, JPEG, PNG, TIFF or WebP.",
 }
 FORM = {"type": "object", "required": ["images"], "additionalProperties": False, "properties": {"images": IMAGES}}
 
@@ -206,7 +206,7 @@ def router(service: Service, access: Access) -> APIRouter:
         "/predict",
         summary="Classes of images",
         description="One or several images in a form; `compare` adds the predictions of a second model. "
-        "An image that cannot be read has an `error` and no predictions.",
+        "An image that cannot be read has an `error` and no predictions. Every frame of a DICOM file is an image.",
         openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": FORM}}}},
         responses=errors(
             {

@@ -138,7 +138,8 @@ class Prediction(_Part):
 class ImageResult(_Part):
     """In the order of the upload; file names are neither stored nor repeated."""
 
-    index: int
+    index: int = Field(description="Of the uploaded file, from 0 on.")
+    frame: int | None = Field(None, description="Of a DICOM file with several frames, from 1 on; null for other files.")
     error: Error | None = None
     predictions: list[Prediction] = []
 

@@ -9,7 +9,9 @@ from math import prod
 import numpy as np
 import torch
 
+from endocil.data.dicom import DicomFrame, frame_count, is_dicom
 from endocil.data.table import UnreadableImageError
+from endocil.errors import ResourceError
 from endocil.model.manifest import Preprocessing
 from endocil.model.predictions import Predictions
 from endocil.serve.guard import Limits
@@ -54,20 +56,44 @@ class Service:
     ) -> list[ImageResult]:
         """Every model on every image. A model that is replaced meanwhile still finishes this request."""
         seconds = self.limits.answer_seconds
-        with self.engine.reserve(len(uploads) * len(models)) as reservation:
-            try:
-                async with asyncio.timeout(seconds):
-                    images = await self._predict(uploads, models, reservation, top, nearest)
-            except TimeoutError:
-                message = f"no answer within {seconds:g} seconds; try again"
-                raise ApiError(503, "timeout", message, {"Retry-After": "5"}) from None
+        try:
+            async with asyncio.timeout(seconds):
+                files = await self._images_in(uploads)
+                units = [image for file in files for image in file]
+                with self.engine.reserve(len(units) * len(models)) as reservation:
+                    results = iter(await self._predict(units, models, reservation, top, nearest))
+        except TimeoutError:
+            message = f"no answer within {seconds:g} seconds; try again"
+            raise ApiError(503, "timeout", message, {"Retry-After": "5"}) from None
+        images = [
+            next(results).model_copy(update={"index": index, "frame": frame if len(file) > 1 else None})
+            for index, file in enumerate(files)
+            for frame in range(1, len(file) + 1)
+        ]
         unreadable = sum(image.error is not None for image in images)
         self.metrics.images.labels("unreadable").inc(unreadable)
         self.metrics.images.labels("predicted").inc(len(images) - unreadable)
         return images
 
+    async def _images_in(self, uploads: Sequence[bytes]) -> list[Sequence[bytes | DicomFrame]]:
+        """The images of each file: a DICOM file may have several frames, each of which is an image."""
+        places = [place for place, data in enumerate(uploads) if is_dicom(data)]
+        counts = await self._decoders.map(frame_count, [uploads[place] for place in places]) if places else []
+        total = len(uploads) - len(places) + sum(counts)
+        if total > self.limits.images:
+            raise too_large(f"{total:,} images, frames counted; at most {self.limits.images} at a time are accepted")
+        files: list[Sequence[bytes | DicomFrame]] = [[data] for data in uploads]
+        for place, n in zip(places, counts, strict=True):
+            files[place] = [DicomFrame(uploads[place], frame) for frame in range(1, n + 1)]
+        return files
+
     async def _predict(
-        self, uploads: Sequence[bytes], models: Sequence[ServedModel], reservation: Reservation, top: int, nearest: int
+        self,
+        uploads: Sequence[bytes | DicomFrame],
+        models: Sequence[ServedModel],
+        reservation: Reservation,
+        top: int,
+        nearest: int,
     ) -> list[ImageResult]:
         """Models with the same preprocessing share the decoded images."""
         sizes = [prod(size) for size in await self._decoders.map(header_size, uploads)]
@@ -100,8 +126,8 @@ class Service:
             results.append(ImageResult(index=index, error=error, predictions=predictions))
         return results
 
-    def _decode(self, preprocessing: Preprocessing, data: bytes) -> np.ndarray | Error:
+    def _decode(self, preprocessing: Preprocessing, data: bytes | DicomFrame) -> np.ndarray | Error:
         try:
             return decode_image(data, preprocessing, self.limits.pixels)
-        except UnreadableImageError as error:
+        except (UnreadableImageError, ResourceError) as error:  # the second: DICOM without pydicom
             return Error(code="unreadable", message=str(error))

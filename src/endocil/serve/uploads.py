@@ -14,6 +14,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from endocil.data.black_frame import find_view
 from endocil.data.decode import BILINEAR, decode, decode_whole, refuse_large, tile_size
+from endocil.data.dicom import DicomFrame
 from endocil.data.resize import pad
 from endocil.model.manifest import Preprocessing
 from endocil.serve.guard import Limits
@@ -119,23 +120,25 @@ class _Form:
         self.complete = True
 
 
-def header_size(data: bytes) -> tuple[int, int]:
+def header_size(data: bytes | DicomFrame) -> tuple[int, int]:
     """Width and height by the header alone, of the image or of a larger tile that it is stored in, which is decoded
     whole; (0, 0) where there is no valid header: decoding reports why."""
     try:
+        if isinstance(data, DicomFrame):
+            return data.dimensions()
         with Image.open(io.BytesIO(data), formats=FORMATS) as image:
             return max(image.size, tile_size(image), key=prod)
     except Exception:
         return 0, 0
 
 
-def decode_image(data: bytes, preprocessing: Preprocessing, max_pixels: int) -> np.ndarray:
+def decode_image(data: bytes | DicomFrame, preprocessing: Preprocessing, max_pixels: int) -> np.ndarray:
     """(size, size, 3) uint8; raises UnreadableImageError with a reason that reveals nothing about this machine."""
     refuse_large(header_size(data), max_pixels)  # a small file can claim to be an image that fills the memory
     size, padded = preprocessing.size, preprocessing.fit == "pad"
-    if not preprocessing.crop_frame and not padded:
+    if isinstance(data, bytes) and not preprocessing.crop_frame and not padded:
         return decode(data, size)
-    image = decode_whole(data)
+    image = decode_whole(data) if isinstance(data, bytes) else data.decode()
     if preprocessing.crop_frame:
         image = image.crop(find_view(np.asarray(image)))
     return pad(image, size) if padded else np.asarray(image.resize((size, size), BILINEAR))

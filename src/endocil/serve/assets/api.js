@@ -34,10 +34,11 @@ export async function predict(images, model, compare, signal, onBusy) {
     return (await sendImages(images, model, compare, signal, onBusy)).images;
   } catch (error) {
     if (error.status !== 413) throw error;
-    if (images.length === 1) return [{ error: { message: error.message }, predictions: [] }];
+    if (images.length === 1) return [{ index: 0, error: { message: error.message }, predictions: [] }];
     const half = Math.ceil(images.length / 2);
     const first = await predict(images.slice(0, half), model, compare, signal, onBusy);
-    return [...first, ...await predict(images.slice(half), model, compare, signal, onBusy)];
+    const rest = await predict(images.slice(half), model, compare, signal, onBusy);
+    return [...first, ...rest.map((result) => ({ ...result, index: result.index + half }))];
   }
 }
 

@@ -35,6 +35,51 @@ function example(verb, path, operation, values) {
     location.origin + address].filter(Boolean).join(" ");
 }
 
+// A form that sends the request from this page, and shows what comes back as it came.
+function tryForm(verb, path, operation, values) {
+  const body = operation.requestBody ? Object.keys(operation.requestBody.content)[0] : "";
+  const known = { digest: values.model.digest.slice(0, 16), row: "0", id: path.startsWith("/api/v1/runs") ? values.run : values.model.id };
+  const field = (name, input) => make("label", {}, make("span", {}, code(name)), input);
+  const inputs = (operation.parameters || []).map((one) => {
+    const initial = one.in === "path" ? known[one.name] : one.schema.default;
+    return { ...one, input: make("input", { type: "text", value: initial === undefined ? "" : String(initial), required: one.required === true }) };
+  });
+  const files = body === "multipart/form-data" ? make("input", { type: "file", multiple: true, required: true, accept: ".bmp,.dcm,.dicom,.jpeg,.jpg,.png,.tif,.tiff,.webp" }) : null;
+  const json = body === "application/json" ? make("textarea", { rows: 2, value: JSON.stringify({ file: values.file }) }) : null;
+  const output = make("div", { className: "answer", role: "status" });
+  const send = make("button", { type: "submit", className: "primary" }, verb === "put" ? "Send: this replaces the model" : "Send");
+  const form = make("form", {}, make("div", { className: "fields" }, ...inputs.map((one) => field(one.name, one.input)),
+    files ? field("images", files) : null, json ? field("body", json) : null), send, output);
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const of = (place) => inputs.filter((one) => one.in === place && one.input.value !== "").map((one) => [one.name, one.input.value]);
+    const address = of("path").reduce((text, [name, value]) => text.replace(`{${name}}`, encodeURIComponent(value)), path);
+    const query = new URLSearchParams(of("query")).toString();
+    const options = { method: verb.toUpperCase() };
+    if (files) {
+      options.body = new FormData();
+      for (const file of files.files) options.body.append("images", file, "image"); // file names are not sent
+    } else if (json) Object.assign(options, { body: json.value, headers: { "Content-Type": "application/json" } });
+    output.replaceChildren(make("p", { className: "waiting" }, "Waiting …"));
+    try {
+      const began = performance.now();
+      const response = await fetch(address + (query ? `?${query}` : ""), options);
+      const status = `${response.status} ${response.statusText}, ${Math.round(performance.now() - began)} ms`;
+      output.replaceChildren(make("p", {}, status), await shown(response));
+    } catch {
+      output.replaceChildren(make("p", { className: "problem" }, "The server cannot be reached, or a file cannot be read."));
+    }
+  });
+  return make("details", { className: "try" }, make("summary", {}, "Try it"), form);
+}
+
+async function shown(response) {
+  const type = response.headers.get("Content-Type") || "";
+  if (type.startsWith("image/")) return make("img", { src: URL.createObjectURL(await response.blob()), alt: "The image that came back" });
+  const text = await response.text();
+  return make("pre", { tabIndex: 0 }, type.includes("json") ? JSON.stringify(JSON.parse(text), null, 2) : text.slice(0, 20000));
+}
+
 function typeName(schema) {
   if (schema.$ref) return refName(schema);
   if (schema.anyOf) return schema.anyOf.map(typeName).join(" or ");
@@ -59,6 +104,7 @@ function operationCard(verb, path, operation, schemas, values) {
     make("p", {}, `${operation.summary}.`),
     operation.description ? make("p", { className: "faint" }, operation.description) : null,
     make("pre", { tabIndex: 0 }, example(verb, path, operation, values)),
+    path.endsWith("/session") ? null : tryForm(verb, path, operation, values),
     parameters.length ? make("h3", {}, "Parameters") : null,
     parameters.length ? scrolling(table(["name", "in", "type", "required"], parameters)) : null,
     schema ? make("h3", {}, "Response") : null,

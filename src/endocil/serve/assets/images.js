@@ -17,6 +17,7 @@ let running = null; // AbortController of the requests under way, with the numbe
 
 const selected = () => ({ model: byId("model").value, compare: byId("compare").value });
 const names = new Map(); // by digest: a prediction keeps the name of the model that made it
+const title = (model) => `${model.name}, version ${model.version}`;
 const modelName = (prediction) => `${names.get(prediction.digest) || prediction.model} (${prediction.digest.slice(0, 8)})`;
 const digestOf = (id) => (served.models.find((model) => model.id === id) || {}).digest;
 const selectedDigests = () => Object.values(selected()).filter(Boolean).map(digestOf).join();
@@ -27,13 +28,13 @@ export function show(fromServer) {
   const before = selected();
   const digestsBefore = selectedDigests();
   served = fromServer;
-  served.models.forEach((model) => names.set(model.digest, model.name));
-  const options = served.models.map((model) => [model.id, `${model.name} (${model.digest.slice(0, 8)})`]);
+  served.models.forEach((model) => names.set(model.digest, title(model)));
+  const options = served.models.map((model) => [model.id, `${title(model)} (${model.digest.slice(0, 8)})`]);
   fillSelect("model", options, before.model);
   fillSelect("compare", [["", "none"], ...options], before.compare);
   byId("compare-label").hidden = served.models.length < 2;
   const size = `${Math.round(served.limits.upload_bytes / 1e6)} MB`;
-  byId("allowed").textContent = `BMP, JPEG, PNG, TIFF or WebP, up to ${size} each. Nothing is stored.`;
+  byId("allowed").textContent = `BMP, DICOM, JPEG, PNG, TIFF or WebP, up to ${size} each. Nothing is stored.`;
   if (digestsBefore !== selectedDigests()) resendOutdated();
 }
 
@@ -88,6 +89,21 @@ function nextGroup() {
   return group;
 }
 
+// Each frame of a DICOM file is an image of its own, below the first one.
+function setResults(item, results) {
+  const set = (one, result) => {
+    one.predictions = result.error ? null : result.predictions;
+    one.error = result.error ? sentence(result.error.message) : null;
+  };
+  if (item.frame || !results[0].frame) return set(item, results.find((result) => (result.frame || null) === (item.frame || null)) || results[0]);
+  const frames = results.map((result) => ({ ...item, name: `${item.name}#${result.frame}`, frame: result.frame }));
+  frames.forEach((frame, i) => set(frame, results[i]));
+  frames.slice(1).forEach((frame) => { frame.element = imageElement(frame, modelName); });
+  item.element.after(...frames.slice(1).map((frame) => frame.element));
+  items.splice(items.indexOf(item) + 1, 0, ...frames.slice(1));
+  return Object.assign(item, frames[0], { element: item.element });
+}
+
 async function work(controller) {
   const { model, compare } = selected();
   for (let group = nextGroup(); group.length; group = nextGroup()) {
@@ -96,10 +112,7 @@ async function work(controller) {
     const results = readable.length
       ? await predict(bytes.filter(Boolean), model, compare, controller.signal, () => update(true)) : [];
     if (controller.signal.aborted) return; // other requests handle these images now
-    results.forEach((result, i) => {
-      readable[i].predictions = result.error ? null : result.predictions;
-      readable[i].error = result.error ? sentence(result.error.message) : null;
-    });
+    readable.forEach((item, i) => setResults(item, results.filter((result) => result.index === i)));
     group.forEach((item, i) => {
       if (!bytes[i]) item.error = UNREADABLE;
       redraw(item);

@@ -16,8 +16,17 @@ function calibrationText(calibration) {
   return `on ${plural(calibration.images, "held-out image")}; ${errors}; ${flags}`;
 }
 
+const GATES = { passed: "Gate passed", refused: "Gate refused" };
+
+function gateText(gate) {
+  if (!gate) return "no verdict: it was not compared with another version by rules";
+  return `${gate.passed ? "passed" : "refused"} on ${gate.made.slice(0, 10)} by ${gate.rules} (${gate.rules_digest.slice(0, 8)}), on `
+    + `${plural(gate.images, "image")} of ${gate.test}, in place of ${gate.old_title} (${gate.old.slice(0, 8)})`;
+}
+
 function properties(card) {
   const rows = [
+    ["Release", gateText(card.gate)],
     ["File", `${card.model.file}, ${card.model.digest.slice(0, 16)}`],
     ["Method", `${card.method} on ${card.backbone}`],
     ["Learned", `${plural(card.classes.length, "class", "classes")} in ${plural(card.tasks.length, "task")}`],
@@ -85,7 +94,10 @@ function swapForm(card, files, reload) {
 
 export async function show(served, reload) {
   const cards = await Promise.all(served.models.map((model) => request(`/models/${model.id}`)));
+  byId("only-gated").hidden = !served.only_gated;
   byId("cards").replaceChildren(...cards.map((card) => make("article", { className: "card" },
-    make("h2", {}, card.model.name, " ", make("span", { className: "id" }, `${card.model.id}, ${card.model.digest.slice(0, 8)}`)),
+    make("h2", {}, `${card.model.name}, version ${card.model.version} `,
+      make("span", { className: "id" }, `${card.model.id}, ${card.model.digest.slice(0, 8)}`),
+      " ", make("span", { className: card.model.gate === "passed" ? "flag good" : "flag" }, GATES[card.model.gate] || "No gate")),
     swapForm(card, served.files, reload), properties(card), results(card), classTable(card), history(card))));
 }
