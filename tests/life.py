@@ -20,6 +20,7 @@ from endocil.learning.learner import Learner
 from endocil.learning.memory import ExemplarMemory, build_selector
 from endocil.methods import METHODS, Method, build_method
 from endocil.methods.base import TaskData, shared_schedule
+from endocil.methods.frozen import FrozenMethod
 from endocil.networks import build_backbone
 from endocil.registry import trust
 
@@ -178,5 +179,5 @@ def differing(one: dict[str, Tensor], other: dict[str, Tensor]) -> list[str]:
 
 
 ALL_METHODS = sorted(METHODS)
-FROZEN = [name for name in ALL_METHODS if METHODS[name].learns_known_classes]  # they train nothing
+FROZEN = [name for name in ALL_METHODS if issubclass(METHODS[name], FrozenMethod)]  # they train nothing
 TRAINED = [name for name in ALL_METHODS if name not in FROZEN]

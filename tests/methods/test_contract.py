@@ -16,6 +16,7 @@ from endocil.data.batches import Batch, ImageSet, training_batches
 from endocil.data.cache import Images
 from endocil.data.scenario import Task
 from endocil.learning.training import fit, only_training
+from endocil.methods import METHODS
 from endocil.methods.base import Phase, TaskData
 
 Grown = Callable[[int], tuple[Life, Task, TaskData]]
@@ -121,6 +122,25 @@ def test_images_of_known_classes_may_come_with_new_ones(name: str, lives: Lives,
         data = TaskData(life.new_images(task) + known, life.data(life.scenario.tasks[0]).exemplars)
         life.learner.learn(task, data.new, life.images.table.classes)
         assert life.method(torch.randn(2, 3, 32, 32)).isfinite().all()
+
+
+@pytest.mark.parametrize("name", [name for name in ALL_METHODS if METHODS[name].learns_known_classes])
+@pytest.mark.parametrize("back", [1, 2], ids=["one class comes back", "all classes come back"])
+def test_images_of_known_classes_may_come_alone_and_are_learned(
+    name: str, back: int, lives: Lives, tmp_path: Path
+) -> None:
+    life, task = lives.after(name, 1, tmp_path), Task(1, 2, 0)
+    rows = life.scenario.rows("train", slice(0, back))[::3]
+    before, kept = state_of(life.method), len(life.memory or ())
+    life.learner.learn(task, ImageSet.of(life.images, rows), life.images.table.classes)
+    assert life.method(torch.randn(2, 3, 32, 32)).isfinite().all()
+    assert life.method.classifier.out_features == 2
+    assert any(key.startswith("classifier") for key in differing(before, state_of(life.method)))
+    assert len(life.memory or ()) == kept  # chosen again, from old and new together
+    fresh = new_method(name, seed=7)
+    for one in (life.scenario.tasks[0], task):
+        fresh.grow(one)
+    fresh.load_state_dict(life.method.state_dict())
 
 
 def test_a_batch_without_exemplars_gives_finite_losses(grown: Grown) -> None:

@@ -12,6 +12,7 @@ from life import FROZEN
 
 from endocil import EndocilError
 from endocil.io.files import write_csv
+from endocil.methods import METHODS
 from endocil.methods.frozen import FrozenMethod
 from endocil.model.file import ModelFile, read_model_file
 from endocil.model.model import Model
@@ -132,7 +133,8 @@ def test_more_images_of_known_classes_alone_are_learned(name: str, pictures: Pat
     assert Model.load(tmp_path / "all.endocil").tasks[-1].n_new == 0
 
 
-def test_a_method_that_trains_still_refuses_known_classes_alone(pictures: Path) -> None:
+def test_a_method_that_says_it_needs_new_classes_is_believed(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(METHODS["finetune"], "learns_known_classes", False)
     paths = [pictures / name / f"{10 * label + i:04d}.png" for label, name in enumerate(CLASSES[:2]) for i in range(6)]
     values = settings(pictures, (2,), "finetune")
     model = Model.create(

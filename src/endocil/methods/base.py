@@ -153,7 +153,7 @@ class Method(nn.Module, ABC):
 
     replay = False  # keeps exemplars?
     joint = False  # needs all classes at once?
-    learns_known_classes = False  # can a task bring images of known classes alone? Then old ones are not lost either
+    learns_known_classes = False  # can a task bring images of known classes alone, so that task.n_new is 0?
     smooths_labels = False  # do its losses on labels use `label_smoothing`?
     mixes_labels = False  # do they go through Batch.label_loss, which knows of mixed images?
     default_selector = "mean"  # the selector when memory.select is not set

@@ -50,7 +50,7 @@ class Corrections(nn.ModuleList):
 class BiC(Method):
     """Cross-entropy and distillation; then two numbers that correct the new classes' logits, on held-out images."""
 
-    replay = True
+    replay = learns_known_classes = True
     smooths_labels = mixes_labels = True
     native = (common.pycil_schedule(170, (60, 100, 140)),) * 2
 
@@ -78,14 +78,14 @@ class BiC(Method):
         self.corrections.append(Correction(task.n_new))
 
     def notes(self, task: Task, data: TaskData) -> list[str]:
-        if task.index == 0 or self._held_out_per_class(task, data):
+        if task.index == 0 or not task.n_new or self._held_out_per_class(task, data):
             return []
         return ["a class has fewer than two images, so none can be held out: the bias is not corrected in this task"]
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         train_images, held_out = self._hold_out(task, data)
         objective = common.distillation_objective(
-            self, self.teacher, *common.class_ratio_losses(self, task, self.temperature)
+            self, self.teacher, *common.class_ratio_losses(self, task, data, self.temperature)
         )
         train = (*trained_parts(self.backbone), self.classifier)
         shared = common.first_task_objective(task)
@@ -105,8 +105,9 @@ class BiC(Method):
         return Phase("correct", held_out, train, self.schedule(task), objective, augmented=as_pycil)
 
     def _hold_out(self, task: Task, data: TaskData) -> tuple[ImageSet, ImageSet]:
-        """Training images, and the same number of each class for the correction; none in the first task."""
-        n = self._held_out_per_class(task, data) if task.index > 0 else 0
+        """Training images, and the same number of each class for the correction; none where there is nothing to
+        correct: in the first task, and in one without a new class."""
+        n = self._held_out_per_class(task, data) if task.index > 0 and task.n_new else 0
         return data.all.hold_out(n, generator(self.seed, task.index, "held out"))
 
     def _held_out_per_class(self, task: Task, data: TaskData) -> int:

@@ -69,9 +69,11 @@ def distillation_objective(
     return objective
 
 
-def class_ratio_losses(method: Method, task: Task, temperature: float) -> tuple[LabelLoss, DistillationLoss]:
+def class_ratio_losses(
+    method: Method, task: Task, data: TaskData, temperature: float
+) -> tuple[LabelLoss, DistillationLoss]:
     """Cross-entropy times C_new / C and distillation times C_old / C (BiC, WA)."""
-    old = old_class_ratio(task)
+    old = old_class_ratio(task, data)
 
     def label_loss(logits: Tensor, batch: Batch) -> Tensor:
         return (1.0 - old) * cross_entropy(method, logits, batch)
@@ -82,9 +84,21 @@ def class_ratio_losses(method: Method, task: Task, temperature: float) -> tuple[
     return label_loss, distillation_loss
 
 
-def old_class_ratio(task: Task) -> float:
+def arriving_classes(task: Task, data: TaskData) -> int:
+    """C_new in a weight of old against new classes: the new classes. A task without any brings images of known ones:
+    then these, as otherwise the labels would weigh nothing and the teacher everything."""
+    return task.n_new or len(data.new.classes())
+
+
+def old_class_ratio(task: Task, data: TaskData) -> float:
     """C_old / C."""
-    return task.n_old / task.n_seen
+    return (task.n_seen - arriving_classes(task, data)) / task.n_seen
+
+
+def old_per_new_class(task: Task, data: TaskData) -> float:
+    """C_old / C_new."""
+    n_new = arriving_classes(task, data)
+    return (task.n_seen - n_new) / n_new
 
 
 def cross_entropy_on_new(method: Method, task: Task, data: TaskData) -> LabelLoss:
@@ -121,14 +135,16 @@ def _why_all_classes(task: Task, data: TaskData) -> str:
 @torch.no_grad()
 def align(classifier: nn.Linear, task: Task, scale: float = 1.0) -> float:
     """Make the new classes' rows as long as the old ones' on average (Zhao et al., CVPR 2020), times `scale`; biases
-    stay. Returns the factor that the rows were multiplied by: above 1 it lengthens them."""
+    stay. Returns the factor that the rows were multiplied by: above 1 it lengthens them. Without new rows it is 1."""
     factor = scale * alignment_factor(classifier, task)
     classifier.weight[task.new] *= factor
     return float(factor)
 
 
 def alignment_factor(classifier: nn.Linear, task: Task) -> Tensor:
-    """Mean length of the old classes' rows over that of the new ones'."""
+    """Mean length of the old classes' rows over that of the new ones'; 1 where there are no new ones."""
+    if not task.n_new:
+        return classifier.weight.new_ones(())
     lengths: Tensor = classifier.weight.detach().norm(dim=1)  # (n_seen,)
     return lengths[task.old].mean() / lengths[task.new].mean()
 

@@ -23,7 +23,7 @@ from endocil.networks import GrowingClassifier, LastBlocks, WholeBranches, conca
 class DER(Method):
     """A new backbone for each task beside the frozen older ones; one classifier on all features, aligned."""
 
-    replay = True
+    replay = learns_known_classes = True
     smooths_labels = mixes_labels = True
     native = (common.PYCIL_FIRST_TASK, common.pycil_schedule(170, (80, 120, 150)))
 
@@ -46,8 +46,9 @@ class DER(Method):
         width = int(self.backbone.n_features)  # type: ignore[arg-type]
         if task.index > 0:
             self.branches.add(self.backbone)
-            self.auxiliary = GrowingClassifier(width)
-            self.auxiliary.grow(1 + task.n_new, generator(self.seed, task.index, "auxiliary"))
+            self.auxiliary = GrowingClassifier(width) if task.n_new else None  # no class to tell from the old ones
+            if self.auxiliary is not None:
+                self.auxiliary.grow(1 + task.n_new, generator(self.seed, task.index, "auxiliary"))
         random = generator(self.seed, task.index, "classifier")
         self.classifier.grow(task.n_new, random, n_features=width * (1 + len(self.branches)))
 

@@ -31,7 +31,7 @@ PILOT = Schedule(epochs=20, learning_rate=1e-3, cosine=True, weight_decay=5e-4, 
 class DGR(Method):
     """Cross-entropy with the classes' prior, distillation, and a classifier whose rows learn at even speed."""
 
-    replay = True
+    replay = learns_known_classes = True
     smooths_labels = mixes_labels = True
     native = (PILOT, PILOT)  # meant for a pre-trained network
 
@@ -89,18 +89,19 @@ class DGR(Method):
     def _old_ratio(self, task: Task, data: TaskData) -> float:
         """R: of the classes (pilot) or of all images ever seen (original)."""
         if self.variant == "pilot":
-            return common.old_class_ratio(task)
+            return common.old_class_ratio(task, data)
         n_seen, n_new = self._image_totals(task, data)
         return n_seen / (n_seen + n_new)
 
     def _image_totals(self, task: Task, data: TaskData) -> tuple[int, int]:
-        """Images of the old classes that were ever trained on, and images of the new classes."""
-        n_new = int(data.new.counts(task.n_seen)[task.new].sum())
+        """Images of the old classes that were ever trained on, and images of the new classes; without a new class,
+        all images that the task brings."""
+        n_new = int(data.new.counts(task.n_seen)[task.new].sum()) if task.n_new else len(data.new)
         return int(self._image_counts(task, data).sum()), n_new
 
     def _distillation_loss(self, task: Task, data: TaskData) -> common.DistillationLoss:
         if self.variant == "pilot":
-            weight = (1.0 if self.distil is None else self.distil) * task.n_old / task.n_new
+            weight = (1.0 if self.distil is None else self.distil) * common.old_per_new_class(task, data)
             return lambda logits, teacher_logits: weight * distillation(logits, teacher_logits, self.temperature)
         n_seen, n_new = self._image_totals(task, data)
         factor = 0.7 if self.distil is None else self.distil
@@ -175,8 +176,8 @@ def row_weights(gathered: Tensor, n_old: int, new_factor: float, *, inverse: boo
     """
     gathered = gathered.clamp_min(torch.finfo(gathered.dtype).tiny)  # a row may never have got a gradient
     old, new = gathered[:n_old], gathered[n_old:]
-    if not len(old):
-        return new.min() / new
+    if not len(old) or not len(new):  # one group: even speed within it, and nothing to balance
+        return gathered.min() / gathered
     rho = new.mean() / old.mean()
     balance = new_factor / rho if inverse else new_factor * rho
     return torch.cat([rho.clamp_max(1.0) * old.min() / old, balance.clamp_max(1.0) * new.min() / new])

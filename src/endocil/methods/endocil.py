@@ -16,7 +16,7 @@ from endocil.components.losses import PriorRegularizedLoss, class_balanced_weigh
 from endocil.data.batches import Batch
 from endocil.data.scenario import Task
 from endocil.methods import common
-from endocil.methods.base import Schedule
+from endocil.methods.base import Schedule, TaskData
 from endocil.methods.icarl import ICaRL
 
 Loss = Literal["cross_entropy", "prior_regularized"]
@@ -74,9 +74,9 @@ class EndoCIL(ICaRL):
 
         return label_loss
 
-    def distillation_weight(self, task: Task) -> float:
-        weight = super().distillation_weight(task)
-        return weight if self.distil_weight == "constant" else weight * task.n_old / task.n_new
+    def distillation_weight(self, task: Task, data: TaskData) -> float:
+        weight = super().distillation_weight(task, data)
+        return weight if self.distil_weight == "constant" else weight * common.old_per_new_class(task, data)
 
     def gradient_rule(self, task: Task, counts: Tensor) -> GradientRule:
         if self.gradients == "plain" or task.index == 0:  # without a teacher gamma is undefined

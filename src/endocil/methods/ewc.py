@@ -57,7 +57,7 @@ class EWC(Finetune):
         for name, parameter in self._trained_parameters().items():
             fisher, before = diagonal[name], self.statistics.get(f"fisher/{name}")
             if before is not None:  # the rows of this task's classes have no earlier Fisher
-                old = common.old_class_ratio(task)
+                old = common.old_class_ratio(task, data)
                 rows = existing_rows(fisher, before)
                 rows.copy_(old * before.to(rows) + (1.0 - old) * rows)
             self.statistics[f"fisher/{name}"] = fisher

@@ -23,7 +23,7 @@ class Finetune(Method):
     LwF and EWC add a loss against forgetting.
     """
 
-    smooths_labels = mixes_labels = True
+    smooths_labels = mixes_labels = learns_known_classes = True
     native = (common.PYCIL_FIRST_TASK, common.pycil_schedule(80, (40, 70)))
 
     def notes(self, task: Task, data: TaskData) -> list[str]:

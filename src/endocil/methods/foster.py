@@ -29,7 +29,7 @@ COSINE = Schedule(epochs=200, cosine=True, weight_decay=5e-4, batch_size=128)
 class FOSTER(Method):
     """Boost the old network by a second backbone, then compress both into one that learns the next task."""
 
-    replay = True
+    replay = learns_known_classes = True
     smooths_labels = mixes_labels = True
     evaluation_options = ("evaluate",)
     native = (COSINE, replace(COSINE, epochs=170))
@@ -139,7 +139,7 @@ class FOSTER(Method):
             self.measurements["student_alignment"] = common.align(self.classifier, task, scale)
 
     def _alignment_scale(self, task: Task) -> float:
-        return float(self.align_value ** (task.n_old / task.n_new))
+        return float(self.align_value ** (task.n_old / task.n_new)) if task.n_new else 1.0
 
     def embed(self, images: Tensor) -> Tensor:
         if self.teacher is None or self.evaluate == "student":

@@ -22,7 +22,7 @@ class ICaRL(Method):
     EndoCIL replaces three components: selection, classification loss, gradients.
     """
 
-    replay = True
+    replay = learns_known_classes = True
     smooths_labels = mixes_labels = True
     default_selector = "mean"
     native = (common.PYCIL_FIRST_TASK, common.pycil_schedule(170, (80, 120)))
@@ -54,14 +54,14 @@ class ICaRL(Method):
     def label_loss(self, task: Task, counts: Tensor) -> common.LabelLoss:
         return lambda logits, batch: common.cross_entropy(self, logits, batch)
 
-    def distillation_weight(self, task: Task) -> float:
+    def distillation_weight(self, task: Task, data: TaskData) -> float:
         return self.distil
 
     def gradient_rule(self, task: Task, counts: Tensor) -> GradientRule:
         return GradientRule()
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
-        counts, weight = data.all.counts(task.n_seen), self.distillation_weight(task)
+        counts, weight = data.all.counts(task.n_seen), self.distillation_weight(task, data)
 
         def distillation_loss(logits: Tensor, teacher_logits: Tensor) -> Tensor:
             return weight * distillation(logits, teacher_logits, self.temperature)

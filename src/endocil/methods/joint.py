@@ -10,3 +10,4 @@ class JointTrain(Finetune):
     """
 
     joint = True
+    learns_known_classes = False

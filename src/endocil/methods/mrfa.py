@@ -72,7 +72,7 @@ class MRFA(ICaRL):
         (phase,) = super().phases(task, data)
         if self.teacher is None:
             return (phase,)
-        teacher, old = self.teacher, common.old_class_ratio(task)
+        teacher, old = self.teacher, common.old_class_ratio(task, data)
         label_weight, old_weight = (2.0 * (1.0 - old), old) if self.auto_kd else (1.0, 1.0)
 
         def objective(batch: Batch) -> Outcome:

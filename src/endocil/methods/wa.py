@@ -18,7 +18,7 @@ from endocil.networks import trained_parts
 class WA(Method):
     """Cross-entropy and distillation weighted by the ratio of old classes; then the classifier's rows are aligned."""
 
-    replay = True
+    replay = learns_known_classes = True
     smooths_labels = mixes_labels = True
     native = (common.PYCIL_FIRST_TASK, common.pycil_schedule(170, (60, 100, 140)))
 
@@ -40,7 +40,7 @@ class WA(Method):
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         objective = common.distillation_objective(
-            self, self.teacher, *common.class_ratio_losses(self, task, self.temperature)
+            self, self.teacher, *common.class_ratio_losses(self, task, data, self.temperature)
         )
         train = (*trained_parts(self.backbone), self.classifier)
         shared = common.first_task_objective(task)

@@ -84,8 +84,8 @@ class NewTask:
         if not task.n_new and not method.learns_known_classes:
             known = ", ".join(name for name, n in zip(names, counts, strict=True) if n)
             return [
-                f"all new images are of known classes ({known}); "
-                f"learning needs at least one new class, and more images of known ones may come with it"
+                f"all new images are of known classes ({known}), and the method {type(method).__name__} says that it "
+                f"needs a new class in each task (learns_known_classes); add images of one, or use another method"
             ]
         if task.index == 0 and task.n_new == 1:
             return ["a single class cannot be learned first; give at least two"]

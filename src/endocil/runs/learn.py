@@ -27,6 +27,7 @@ from endocil.learning.checkpoint import EXEMPLARS, FILE
 from endocil.learning.events import Show
 from endocil.methods import Method
 from endocil.methods.base import Phase, TaskData
+from endocil.methods.frozen import FrozenMethod
 from endocil.model.calibration import NAMED
 from endocil.model.manifest import Terms
 from endocil.model.model import Model
@@ -205,7 +206,7 @@ def _plan(model: Model, new_task: NewTask, phases: tuple[Phase, ...]) -> list[st
 
 def _remarks(model: Model, new_task: NewTask) -> list[str]:
     remarks = [*new_task.notes, *_uncalibrated(model, new_task)]
-    if model.memory is None and not model.method.learns_known_classes:
+    if model.memory is None and not isinstance(model.method, FrozenMethod):
         remarks.append(f"method {model.settings.method.name} keeps no exemplars: it may forget old classes")
     for name in new_task.classes[new_task.task.new]:
         if any(_spelling(name) == _spelling(known) for known in model.classes):

@@ -147,8 +147,8 @@ def _known_classes_alone(parts: Parts) -> list[str]:
         return []
     able = ", ".join(sorted(name for name, method in METHODS.items() if method.learns_known_classes))
     return [
-        f"task {', '.join(tasks)} brings images of known classes alone, and {parts.settings.method.name} needs a new "
-        f"class in each task, as its losses weigh new outputs against old ones; methods that need none: {able}"
+        f"task {', '.join(tasks)} brings images of known classes alone, and {parts.settings.method.name} says that it "
+        f"needs a new class in each task (learns_known_classes); methods that need none: {able}"
     ]
 
 
