@@ -37,7 +37,7 @@ def _application() -> typer.Typer:
     app.callback()(program)
     commands: tuple[Callable[..., None], ...] = (
         *(runs.check, runs.run, runs.resume, runs.watch, sweep.demo, sweep.sweep, sweep.tune),
-        *(show.show, models.bundle, models.predict, models.export, models.serve),
+        *(show.show, show.review, models.bundle, models.predict, models.export, models.serve),
         *(models.learn, compare.compare, models.memory, models.forget),
         *(runs.tensorboard, reports.publish),
         *(results.methods, results.score, results.table, results.versus, reports.figures, reports.report),

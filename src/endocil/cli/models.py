@@ -155,8 +155,16 @@ def _file_name(number: int, name: str) -> str:
 
 def learn(
     model: Model,
-    new: Annotated[Path, typer.Argument(help="A folder with a folder for each class, or a CSV list of images.")],
+    new: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder with a folder for each class (or, with --class, of images alone), or a CSV list of images."
+        ),
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The new model file; must not exist.")],
+    class_name: Annotated[
+        str, typer.Option("--class", metavar="NAME", help="The class of all images of the folder, at any depth.")
+    ] = "",
     changes: Overrides = None,
     validation: Annotated[
         float | None, typer.Option(help="Share of the new images held out; by default as in the run.")
@@ -206,6 +214,7 @@ def learn(
                 groups=groups,
                 held_out=held_out,
                 work=work,
+                class_name=class_name,
                 new_classes=new_class or (),
                 trust=trust,
                 show=display,

@@ -168,6 +168,12 @@ def folder_or_list(path: Path, purpose: str) -> dict[str, Any]:
     )
 
 
+def lists_dicom(path: Path) -> bool:
+    """Whether a list names DICOM files."""
+    rows = read_list(path, roles=("path",), required=("path",), outside=True)
+    return any(_is_dicom(row.path) for row in rows)
+
+
 def read_arrays(
     images: ImageInputs,
     labels: Texts,

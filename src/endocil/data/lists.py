@@ -81,10 +81,12 @@ def read_list(
     roles: Sequence[str] = tuple(ROLES),
     required: Sequence[str] = ("path", "label"),
     outside: bool = False,
+    skip_unlabelled: bool = False,
 ) -> list[Row]:
     """All rows in the order of the file; columns of other roles than these are ignored.
 
-    `outside`: paths may be absolute or lead out of the folder by `..`."""
+    `outside`: paths may be absolute or lead out of the folder by `..`. `skip_unlabelled`: rows without a label are
+    left out."""
     lines = read_fields(file, ",;\t", any_bytes=True)  # names of files need not be UTF-8
     header = [name.strip() for name in lines[0][1]] if lines else []
     numbers = {role: _column_number(file, header, role, columns, role in required) for role in roles}
@@ -94,9 +96,13 @@ def read_list(
             if len(fields) != len(header):
                 raise DataError(f"{len(fields)} fields; expected {len(header)} as in line {lines[0][0]}")
             texts = {role: fields[n].strip() for role, n in numbers.items() if n is not None}
+            if skip_unlabelled and texts.get("label") == "":
+                continue
             rows.append(_row(texts, outside))
         except DataError as error:
             raise DataError(f"{file}, line {number}: {error}") from None
+    if not rows and len(lines) > 1:
+        raise DataError(f"no line of {file} has a label yet; write the class of each image to be learned into it")
     if not rows:
         raise DataError(f"{file} lists no images; expected one line per image below the column names")
     arrival: dict[str, int] = {}
@@ -110,7 +116,7 @@ def read_list(
 
 
 def read_data_list(
-    file: str, root: str | None, columns: Sequence[str | None], *, absolute_paths: bool
+    file: str, root: str | None, columns: Sequence[str | None], *, absolute_paths: bool, skip_unlabelled: bool = False
 ) -> tuple[Path, Path, list[Row]]:
     """By the settings of [data]: the list, the folder at which its paths start, and its rows, whose files all exist.
 
@@ -119,7 +125,9 @@ def read_data_list(
     if not path.is_file():
         problem = "it is not a file" if path.exists() else "No such file"
         raise DataError(f"data.file: cannot read {path}: {problem}; give the list by --set data.file=FILE")
-    rows = read_list(path, dict(zip(ROLES, columns, strict=True)), outside=absolute_paths)
+    rows = read_list(
+        path, dict(zip(ROLES, columns, strict=True)), outside=absolute_paths, skip_unlabelled=skip_unlabelled
+    )
     top = expand(root, "data.root") if root else path.parent
     listed = list(dict.fromkeys(row.path for row in rows))
     missing = [name for name in listed if not os.path.isfile(top / name)]

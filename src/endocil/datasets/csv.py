@@ -25,6 +25,7 @@ def load(
     root: str | None = None,
     double_labels: Literal["refuse", "keep"] = "refuse",
     absolute_paths: bool = False,
+    skip_unlabelled: bool = False,
     path_column: str | None = None,
     label_column: str | None = None,
     group_column: str | None = None,
@@ -35,7 +36,9 @@ def load(
 ) -> ImageTable:
     """The images of a list; its paths start at `root`, or else at the folder of the list."""
     columns = (path_column, label_column, group_column, source_column, split_column, task_column, frame_column)
-    listing, top, rows = read_data_list(file, root, columns, absolute_paths=absolute_paths)
+    listing, top, rows = read_data_list(
+        file, root, columns, absolute_paths=absolute_paths, skip_unlabelled=skip_unlabelled
+    )
     return table_without_repeats(listing, rows, FileReader(top), double_labels)
 
 

@@ -33,6 +33,7 @@ def load(
     window: Window = "file",
     double_labels: Literal["refuse", "keep"] = "refuse",
     absolute_paths: bool = False,
+    skip_unlabelled: bool = False,
     path_column: str | None = None,
     label_column: str | None = None,
     group_column: str | None = None,
@@ -53,7 +54,9 @@ def load(
     notes: tuple[str, ...] = ()
     if file is not None:
         columns = (path_column, label_column, group_column, source_column, split_column, task_column, frame_column)
-        listing, top, rows = read_data_list(file, root, columns, absolute_paths=absolute_paths)
+        listing, top, rows = read_data_list(
+            file, root, columns, absolute_paths=absolute_paths, skip_unlabelled=skip_unlabelled
+        )
     elif root is not None:
         classified = with_classes(find_files(root, "DICOM file", _is_dicom), class_from)
         top = listing = classified.top

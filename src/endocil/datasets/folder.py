@@ -28,6 +28,15 @@ def load(*, root: str, class_from: ClassFrom = "first", groups: str | None = Non
     return table_of(rows, FileReader(images.top), images.notes)
 
 
+def load_as(root: str, class_name: str) -> ImageTable:
+    """All images below `root`, at any depth, as images of one class."""
+    tree = _find_images(root)
+    if not tree.files:
+        raise DataError(f"the folder {root} holds no image")
+    rows = [Row(path, class_name) for path in sorted(tree.files)]
+    return table_of(rows, FileReader(tree.top), _notes(tree, len(rows)))
+
+
 def load_any(*, root: str, class_from: ClassFrom | None = None, groups: str | None = None) -> ImageTable:
     """All images below `root` for an audit: the folders need not be classes.
 

@@ -15,13 +15,14 @@ import torch
 
 from endocil.data.cache import Progress, load_images
 from endocil.data.decode import RULES
-from endocil.data.inputs import folder_or_list
+from endocil.data.inputs import folder_or_list, lists_dicom
 from endocil.data.resize import prepared
 from endocil.data.table import ImageTable
 from endocil.datasets import load_table
+from endocil.datasets.folder import load_as
 from endocil.errors import DataError, EndocilError, FileFormatError, SettingsError
 from endocil.io.files import LOCK_FILE, locked, make_private_folder, refuse_existing, write_json
-from endocil.io.terminal import duration
+from endocil.io.terminal import duration, refuse_control
 from endocil.learning.build import build_augmentation
 from endocil.learning.checkpoint import EXEMPLARS, FILE
 from endocil.learning.events import Show
@@ -48,6 +49,7 @@ def learn(
     held_out: int | None = None,
     groups: str | None = None,
     work: Path | None = None,
+    class_name: str = "",
     new_classes: Sequence[str] = (),
     trust: bool = False,
     show: Show = lambda record: None,
@@ -57,7 +59,8 @@ def learn(
     """Learn the images of a folder or a CSV list into a new model file; the old one is not touched.
 
     `held_out`: keep at most this many held-out images per class. `groups`: which of the new images belong together, as
-    `scenario.groups` of a run; by default as the data or the model's run says it. `new_classes`: classes to be learned
+    `scenario.groups` of a run; by default as the data or the model's run says it. `class_name`: the class of all images
+    of the folder, which needs no folders for classes then. `new_classes`: classes to be learned
     as new ones although the model knows one of nearly the same name (Polyps beside polyps); otherwise they are refused.
     `log` gets the lines of the preflight. If stopped, the same call resumes from the folder `work` (default:
     OUTPUT.learning), which is removed at the end."""
@@ -79,7 +82,15 @@ def learn(
     model = Model.load(model_path, changes=settings_changes, trust=trust)
     if reason := model.cannot_learn():  # before any image is read
         raise SettingsError(reason)
-    images = read_new_images(Path(new), model, changes=reading, validation=validation, groups=groups, progress=progress)
+    images = read_new_images(
+        Path(new),
+        model,
+        changes=reading,
+        validation=validation,
+        groups=groups,
+        class_name=class_name,
+        progress=progress,
+    )
     new_task = model.next_task(images)
     _refuse_second_spellings(model, new_task, new_classes)
     with folder.open(fingerprint_of(model, new_task, terms)):
@@ -118,14 +129,21 @@ def read_new_images(
     changes: Sequence[str] = (),
     validation: float | None = None,
     groups: str | None = None,
+    class_name: str = "",
     progress: Progress | None = None,
 ) -> NewImages:
     """The images of a folder, one folder for each class, or of a CSV list; `changes` are of [data], for reading them.
 
+    `class_name`: all images of the folder, at any depth, are of this class. Lines of a list without a label, such as
+    those of `endocil review` that nobody has completed, are left out.
+
     `validation`: the share that is held out; by default that of the settings, or what a split column says."""
     settings = model.settings
     data = _data_settings(path, settings.data, changes)
-    table = load_table(data.name, data.options, progress)
+    if class_name and data.name != "folder":
+        raise SettingsError(f"--class names the class of a folder's images, but {path} is a list, which has labels")
+    refuse_control("--class", class_name)
+    table = load_as(str(path), class_name) if class_name else load_table(data.name, data.options, progress)
     table = prepared(table, crop_frame=settings.data.crop_frame, fit=settings.data.fit)
     images = load_images(table, settings.data.size, skip_unreadable=data.skip_unreadable, progress=progress)
     skipped = (f"left out {name}: {reason}" for name, reason in images.skipped)
@@ -141,6 +159,8 @@ def _data_settings(path: Path, learned_from: DataSettings, changes: Sequence[str
     if values["name"] == learned_from.name == "folder":
         values["class_from"] = learned_from.options.get("class_from", "first")
     values["skip_unreadable"] = learned_from.skip_unreadable
+    if values["name"] == "csv":
+        values |= {"name": "dicom" if lists_dicom(path) else "csv", "skip_unlabelled": True}
     return load_settings({"data": values}, changes).data if changes else DataSettings.model_validate(values)
 
 
