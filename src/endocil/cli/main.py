@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from endocil.cli import compare, data, ledger, models, reports, results, runs, show, sweep
+from endocil.cli import compare, data, ledger, models, reports, results, runs, show, start, sweep
 from endocil.cli.console import fail
 from endocil.errors import EndocilError
 
@@ -36,7 +36,7 @@ def _application() -> typer.Typer:
     )
     app.callback()(program)
     commands: tuple[Callable[..., None], ...] = (
-        *(runs.check, runs.run, runs.resume, runs.watch, sweep.demo, sweep.sweep, sweep.tune),
+        *(start.init, runs.check, runs.run, runs.resume, runs.watch, sweep.demo, sweep.sweep, sweep.tune),
         *(show.show, show.review, models.bundle, models.predict, models.export, models.serve),
         *(models.learn, compare.compare, models.memory, models.forget),
         *(runs.tensorboard, reports.publish),

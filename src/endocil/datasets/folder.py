@@ -48,12 +48,20 @@ def load_any(*, root: str, class_from: ClassFrom | None = None, groups: str | No
     if not tree.places:
         name = tree.top.resolve().name or "images"
         return table_of([Row(path, name) for path in sorted(tree.files)], FileReader(tree.top))
-    first = {place.split("/")[0] for place in tree.places}
-    leaves = [place.split("/")[-1] for place in tree.places]
-    wrapped = len(first) == 1 and len(set(leaves)) == len(leaves)
-    tree.empty, tree.folders = [], sorted(first)  # here a folder without images is not an empty class
-    images = with_classes(tree, "leaf" if wrapped else "first")
+    images = with_classes(tree, _class_rule(tree))
     return table_of(images.rows, FileReader(images.top), images.notes)
+
+
+def find_classes(root: str) -> tuple[ImageTable, ClassFrom]:
+    """All images below `root` with their classes, and the rule that finds these: folders in a single folder are found
+    by their own names."""
+    tree = _find_images(root)
+    if not tree.places:
+        problem = "holds images, but no folders" if tree.files else "holds no image"
+        raise DataError(f"the folder {root} {problem}; expected one folder of images for each class")
+    rule = _class_rule(tree)
+    images = with_classes(tree, rule)
+    return table_of(images.rows, FileReader(images.top), images.notes), rule
 
 
 @dataclass
@@ -138,6 +146,14 @@ def with_classes(tree: FileTree, class_from: ClassFrom) -> ClassifiedFiles:
     paths = sorted(path for path in tree.files if dirname(path))
     rows = [Row(path.removeprefix(below), class_of[dirname(path)]) for path in paths]
     return ClassifiedFiles(tree.top / below, below, rows, _notes(tree, len(rows)))
+
+
+def _class_rule(tree: FileTree) -> ClassFrom:
+    """Folders without images are taken for nothing here, not for empty classes."""
+    first = {place.split("/")[0] for place in tree.places}
+    leaves = [place.split("/")[-1] for place in tree.places]
+    tree.empty, tree.folders = [], sorted(first)
+    return "leaf" if len(first) == 1 and len(set(leaves)) == len(leaves) else "first"
 
 
 def _notes(tree: FileTree, n_classified: int) -> tuple[str, ...]:
