@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from scipy import stats
 
+from endocil.methods import method_title
 from endocil.metrics.statistics import LEVEL
 from endocil.reports.ledger import Entry
 from endocil.reports.ledger_tables import Entries
 from endocil.reports.tables import LOWER_IS_BETTER, TITLES
-from endocil.runs.experiments import method_title
 from reproduction.paper import Json, Place, component_names, paper
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be said"

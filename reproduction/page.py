@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from endocil.io.text_tables import Cell, Column, Table, listed
+from endocil.methods import method_title
 from endocil.reports.ledger_tables import ledger_table
-from endocil.runs.experiments import method_title
 from reproduction.claims import FAILS, HOLDS, OPEN, Finding, claims, finding
 from reproduction.paper import Json, Place, paper
 from reproduction.tables import Places, classes_table, components_table, main_table, rank_lines, splits

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from endocil.methods import method_title
 from endocil.reports.ledger import Entry
 from endocil.reports.ledger_tables import Entries, shared_budget, ticks
 from endocil.runs.experiments import (
@@ -21,7 +22,6 @@ from endocil.runs.experiments import (
     format_value,
     identity,
     label,
-    method_title,
     split_title,
 )
 from endocil.runs.experiments import groups as grouped

@@ -164,7 +164,7 @@ def test_check_reports_and_runs_nothing(folder: Path, tmp_path: Path) -> None:
     assert shown.returncode == 0, shown.stderr
     for word in (
         "24 images in 3 classes",
-        "task 1: ulcer 6+2",
+        "task 2: ulcer 6+2",
         "smaller than the 7 exemplars",
         "phase 'train', ",
         " s of training at ",

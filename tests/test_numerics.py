@@ -138,7 +138,7 @@ def test_a_value_that_consolidation_destroys_ends_the_run_by_its_name(
         life.method.statistics["alignment"] = torch.tensor([1.0, torch.nan])
 
     monkeypatch.setattr(life.method, "consolidate", consolidate)
-    with pytest.raises(EndocilError, match="alignment is not finite after task 0 was consolidated"):
+    with pytest.raises(EndocilError, match="alignment is not finite after task 1 was consolidated"):
         life.live(1)
 
 

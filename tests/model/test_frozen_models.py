@@ -99,7 +99,7 @@ def test_what_was_not_learned_or_would_leave_nothing_is_refused(pictures: Path, 
     assert "removed 0 exemplars and 1 held-out images" in done.stdout
     assert not read_model_file(emptied).state["classifier.weight"][0].any()
     trained = run(settings(pictures / "list.csv", (2, 3), "finetune"), tmp_path / "trained").folder
-    assert "finetune does not learn by sums" in refused(trained, "--images", pictures / "patient.csv")
+    assert "Finetune does not learn by sums" in refused(trained, "--images", pictures / "patient.csv")
 
 
 @pytest.mark.parametrize("name", FROZEN)

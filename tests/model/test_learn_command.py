@@ -60,7 +60,7 @@ def test_run_model_learn_is_the_model_of_the_whole_run(pictures: Path, tmp_path:
         result = endocil(*steps, cwd=tmp_path)
         assert result.returncode == 0, result.stderr
         if steps[0] == "learn":
-            assert "task 2: class-03 7+1, class-04 7+1 (to learn + held out)" in result.stdout
+            assert "task 3: class-03 7+1, class-04 7+1 (to learn + held out)" in result.stdout
             assert "5 classes, 15 exemplars, 5 held-out images" in result.stdout
     same(read_model_file(tmp_path / "learned.endocil"), read_model_file(tmp_path / "two.endocil"))
     assert not (tmp_path / "learned.endocil.learning").exists()

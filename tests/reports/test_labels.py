@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from endocil.io.files import portable
-from endocil.methods import METHODS
-from endocil.runs.experiments import data_title, digest, groups, label, labels, method_title, split_title
+from endocil.methods import METHODS, method_title
+from endocil.runs.experiments import data_title, digest, groups, label, labels, split_title
 from endocil.runs.records import read_run
 from reproduction.paper import paper
 
@@ -116,7 +116,7 @@ def test_absolute_paths_of_any_system_are_cut_to_their_last_name() -> None:
         ("folder", "/data/hyper-kvasir-part", "Hyper-Kvasir part"),
         ("folder", "/home/somebody/test-kvasir", "test-kvasir"),
         ("csv", "$MY_CLINIC", "My clinic"),
-        ("synthetic", None, "synthetic"),
+        ("synthetic", None, "synthetic endoscopy"),
         ("package.module:Mine", "/data/x", "Mine"),
     ],
 )
@@ -126,6 +126,12 @@ def test_data_is_called_by_a_plain_name(name: str, root: str | None, title: str)
     assert split_title(settings) == title
     grouped = {**settings, "scenario": {"split_by": "group"}}
     assert split_title(grouped) == f"{title}, split by group"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_called_as_its_page_is(name: str) -> None:
+    page = Path(__file__).parents[2] / "docs" / "methods" / f"{name}.md"
+    assert page.read_text("utf-8").splitlines()[0] == f"# {method_title(name)}"
 
 
 def test_a_list_with_a_name_of_its_own_names_the_data() -> None:

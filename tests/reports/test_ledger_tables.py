@@ -52,7 +52,7 @@ def test_the_ledger_table_goes_data_set_by_data_set(make_run: MakeRun, ledger: P
     table = ledger_table(read_ledger(ledger))
     assert [name.partition(":")[0] for name in table.sections] == [
         "other",
-        "synthetic",
+        "synthetic endoscopy",
         "test-kvasir",
         "test-kvasir, split by group",
     ]

@@ -219,7 +219,7 @@ def test_a_method_without_phases_is_checked_run_resumed_and_reported(
 
     with pytest.raises(StoppedError):
         endocil.run("own.toml", "stopped", show=stop)
-    assert "task 1" in typed("watch", "stopped", "--once")
+    assert "task 2" in typed("watch", "stopped", "--once")
     if method == "NearestMean":
         assert "33%" in typed("watch", ".", "--once")  # one of three tasks
     typed("resume", "stopped")

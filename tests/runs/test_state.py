@@ -79,8 +79,8 @@ def test_a_finished_life_has_nothing_left() -> None:
 def test_lines_of_the_log_only_grow() -> None:
     events = [*FIRST, task(1, ["c"], 40, 20, 8), *(epoch(1, n, 60, 8) for n in range(8)), learned(1)]
     whole = event_lines(events, [90.0, 80.0])
-    assert whole[:2] == ["task 0: a, b", "  task 0 train 1/4: classification 1.000; learning rate 0.1"]
-    assert "  task 0 learned: accuracy 90.00 %" in whole
+    assert whole[:2] == ["task 1: a, b", "  task 1 train 1/4: classification 1.000; learning rate 0.1"]
+    assert "  task 1 learned: accuracy 90.00 %" in whole
     assert sum("task 1 train" in line for line in whole) == 4  # of eight epochs
     for n in range(len(events)):
         known = [90.0] if learned(0) in events[:n] else []

@@ -399,7 +399,7 @@ def test_how_far_a_run_is_comes_from_its_events(tmp_path: Path) -> None:
     assert (watch.text, watch.share, watch.left) == ("starting", 0.0, None)
     write_events(job, begin, epoch(0, 0))
     watch.update()
-    assert watch.text == "task 0/1 train 1/2"
+    assert watch.text == "task 1/2 train 1/2"
     assert watch.share == pytest.approx(3 / 8)
     assert watch.left == pytest.approx(3.0 * (5 / 8) / (3 / 8))
     # what another run has trained is done, but says nothing of this run's speed
@@ -413,7 +413,7 @@ def test_how_far_a_run_is_comes_from_its_events(tmp_path: Path) -> None:
     write_events(job, nothing[0], {"event": "learned", "task": 0, "parameters": 1, "peak_megabytes": 1.0}, nothing[1])
     watch.update()
     assert watch.share == pytest.approx(1 / 2)
-    assert (watch.left, watch.text) == (None, "task 1/1")
+    assert (watch.left, watch.text) == (None, "task 2/2")
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -436,4 +436,4 @@ def test_the_board_tells_who_runs_how_far_and_what_is_left(tmp_path: Path, termi
     assert "first: finished in 1 min; 1 finished, 2 left" in shown
     assert "second: failed (no images); 1 finished, 1 failed, 1 left, about 40 s" in shown
     assert ("first: started" in shown) is not terminal
-    assert ("task 0/1 train 1/2" in shown) is terminal
+    assert ("task 1/2 train 1/2" in shown) is terminal

@@ -111,14 +111,14 @@ def test_a_stopped_run_says_how_to_go_on(sweep: Path) -> None:
     text = said(sweep / "stopped")
     assert f"no process is working on it; continue with 'endocil resume {sweep / 'stopped'}'" in text
     assert "of training left" in text
-    assert "task 1/2 train " in text
+    assert "task 2/3 train " in text
     assert "continue with 'endocil resume " in on_a_terminal(run_panel(RunFollower(sweep / "stopped").snapshot()))
 
 
 def test_a_folder_of_runs_is_shown_run_by_run(sweep: Path) -> None:
     lines = said(sweep).splitlines()
     assert lines[0].startswith("finished  finished  task ")
-    assert lines[1].startswith("stopped  stopped  task 1/2 train ")
+    assert lines[1].startswith("stopped  stopped  task 2/3 train ")
     assert lines[2] == "1 finished, 1 stopped"
     drawn = on_a_terminal(sweep_table(FolderFollower(sweep).snapshots()))
     assert "1 finished, 1 stopped" in drawn
@@ -145,7 +145,7 @@ def test_lines_follow_a_run_until_ctrl_c_which_is_quiet(working: Path, monkeypat
 
     monkeypatch.setattr(time, "sleep", interrupted)
     lines = said(working).splitlines()
-    assert lines[0].startswith("task 0: ")
+    assert lines[0].startswith("task 1: ")
     assert len(lines) == len(set(lines))  # nothing is said twice
     assert not any("Abort" in line or "no process" in line for line in lines)
 

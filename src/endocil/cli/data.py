@@ -173,7 +173,7 @@ def _task_table(preset: str, table: "ImageTable") -> str:
     for task in scenario.tasks:
         names = ", ".join(kept.classes[task.new])
         n_train, n_test = train[task.new].sum(), test[task.new].sum()
-        lines.append((f"task {task.index}", str(task.n_new), f"{n_train:,}", f"{n_test:,}", names))
+        lines.append((f"task {task.number}", str(task.n_new), f"{n_train:,}", f"{n_test:,}", names))
     lines.append(("all", str(len(kept.classes)), f"{train.sum():,}", f"{test.sum():,}", ""))
     return aligned(lines, numbers=True)
 

@@ -251,7 +251,7 @@ def memory(
         own = [one for one in exemplars if one.class_name == learned.name]
         held = [one for one in held_out if one.class_name == learned.name]
         say(
-            f"  {learned.name} (task {learned.task}): {len(own)} exemplars of {learned.images:,} images, "
+            f"  {learned.name} (task {learned.task + 1}): {len(own)} exemplars of {learned.images:,} images, "
             f"{len(held)} held out; groups: {counts([*own, *held], 'group', 4) or 'none'}"
         )
     images = (*exemplars, *held_out)

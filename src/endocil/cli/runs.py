@@ -85,12 +85,13 @@ def resume(folder: Run, devices: Devices = 1, nodes: Nodes = 1, trust: Trust = F
 
 def _learn(folder: Path, settings: "Settings", go: Callable[..., Any]) -> None:
     """Show the run as it learns, then write its page and print its table."""
+    from endocil.methods import method_title
     from endocil.reports.page import write_run_page
     from endocil.reports.tables import comparison
     from endocil.runs.records import read_run
 
     screen = console()
-    name = f"{settings.method.name.rpartition(':')[2]} seed {settings.seed}"
+    name = f"{method_title(settings.method.name)} seed {settings.seed}"
     with resumable(folder), Display(screen, name) as display:
         go(show=display, progress=plain_progress(screen, "reading the data"))
     if is_rank_zero():
@@ -189,12 +190,12 @@ def event_lines(events: "Sequence[Event]", accuracies: Sequence[float]) -> list[
     lines: list[str] = []
     for event in events:
         if event["event"] == "task":
-            lines.append(f"task {event['task']}: {', '.join(event['classes'])}")
+            lines.append(f"task {event['task'] + 1}: {', '.join(event['classes'])}")
         elif event["event"] == "epoch" and (event["epoch"] + 1) % max(1, event["epochs"] // LINES_PER_PHASE) == 0:
-            position = f"task {event['task']} {event['phase']} {event['epoch'] + 1}/{event['epochs']}"
+            position = f"task {event['task'] + 1} {event['phase']} {event['epoch'] + 1}/{event['epochs']}"
             lines.append(f"  {position}: {_losses(event['losses'])}; learning rate {event['learning_rate']:.3g}")
         elif event["event"] == "learned" and event["task"] < len(accuracies):
-            lines.append(f"  task {event['task']} learned: accuracy {accuracies[event['task']]:.2f} %")
+            lines.append(f"  task {event['task'] + 1} learned: accuracy {accuracies[event['task']]:.2f} %")
     return lines
 
 
@@ -212,7 +213,7 @@ def run_panel(run: "Snapshot") -> RenderableType:
     for task in run.state.tasks:
         classes = Text(", ".join(task.classes))  # a name with brackets is no markup
         counts = (f"{task.new:,}", f"{task.exemplars:,}", f"{task.kept:,}" if task.kept else "")
-        table.add_row(str(task.index), classes, *counts, _accuracy(run, task.index))
+        table.add_row(str(task.index + 1), classes, *counts, _accuracy(run, task.index))
     return Group(*parts, table, *(Text(f"note: {note}") for note in run.notes))
 
 
@@ -223,7 +224,7 @@ def _run_lines(run: "Snapshot") -> list[str]:
         kept = f", {task.kept:,} of them kept" if task.kept else ""
         accuracy = _accuracy(run, task.index)
         lines.append(
-            f"task {task.index}: {', '.join(task.classes)}; {task.new:,} new images{kept}, trained with "
+            f"task {task.index + 1}: {', '.join(task.classes)}; {task.new:,} new images{kept}, trained with "
             f"{task.exemplars:,} exemplars{f'; accuracy {accuracy}' if accuracy else ''}"
         )
     return [*lines, *(f"note: {note}" for note in run.notes)]

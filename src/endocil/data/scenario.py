@@ -28,6 +28,11 @@ class Task:
     n_new: int
 
     @property
+    def number(self) -> int:
+        """As people count: the first task is task 1. Files and formulas count from 0, by `index`."""
+        return self.index + 1
+
+    @property
     def n_seen(self) -> int:
         return self.n_old + self.n_new
 

@@ -92,7 +92,7 @@ class Display:
     def _on_task(self, record: dict[str, Any]) -> None:
         classes = ", ".join(record["classes"])
         self._print(
-            f"{self.name}  task {record['task']}: {classes}; {record['new']:,} new images, "
+            f"{self.name}  task {record['task'] + 1}: {classes}; {record['new']:,} new images, "
             f"{record['exemplars']:,} exemplars"
         )
         for note in record["notes"]:
@@ -105,7 +105,7 @@ class Display:
             self.trained += record["seconds"]
         left = (self.total - self.done) * self.trained / max(1, self.measured)
         losses = ", ".join(f"{name} {value:.3f}" for name, value in record["losses"].items())
-        where = f"task {record['task']} {record['phase']} {record['epoch'] + 1}/{record['epochs']}"
+        where = f"task {record['task'] + 1} {record['phase']} {record['epoch'] + 1}/{record['epochs']}"
         if self.bar is not None:
             text, left_text = f"{self.name}  {where}", f"{duration(left)} left"
             self.bar.update(self.row, completed=self.done, description=text, left=left_text, losses=losses)

@@ -102,7 +102,7 @@ class Learner:
         broadcast(self.fabric, self.method.state_dict().values())
         self.method.statistics |= on_rank_zero(self.fabric, lambda: self.method.statistics)
         values = {**self.method.state_dict(), **self.method.statistics}
-        refuse_not_finite(values, f"after task {task.index} was consolidated")
+        refuse_not_finite(values, f"after task {task.number} was consolidated")
         if self.memory is not None:
             choices = update_memory(
                 self.method,

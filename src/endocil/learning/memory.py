@@ -301,7 +301,7 @@ def update_memory(
     images = new + memory.images()
     outputs = outputs_of(method, images, batch_size, for_selection=True, fabric=fabric, store=store)
     if not bool(outputs.features.isfinite().all()):
-        raise EndocilError(f"the network's features are not finite after task {task.index}; lower train.learning_rate")
+        raise EndocilError(f"the network's features are not finite after task {task.number}; lower train.learning_rate")
     # new images of a known class compete with its old exemplars; of several processes one chooses, as a last
     # digit must not make them differ
     assert outputs.for_selection is not None

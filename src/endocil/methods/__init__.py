@@ -26,7 +26,7 @@ from endocil.methods.simplecil import SimpleCIL
 from endocil.methods.wa import WA
 from endocil.registry import check_options, options_of, resolve
 
-__all__ = ["METHODS", "RESERVED_OPTIONS", "Method", "build_method", "method_class", "method_options"]
+__all__ = ["METHODS", "RESERVED_OPTIONS", "Method", "build_method", "method_class", "method_options", "method_title"]
 
 METHODS: dict[str, type[Method]] = {
     "analytic": Analytic,
@@ -54,26 +54,6 @@ ALIGNING = ("wa", "der", "memo")  # these scale the new classes' rows after a ta
 RESERVED_OPTIONS = ("schedule", "seed", "label_smoothing")  # constructor arguments that do not come from [method]
 
 
-METHOD_TITLES = {
-    "finetune": "Finetune",
-    "joint": "JointTrain",
-    "ewc": "EWC",
-    "lwf": "LwF",
-    "icarl": "iCaRL",
-    "bic": "BiC",
-    "wa": "WA",
-    "der": "DER",
-    "foster": "FOSTER",
-    "memo": "MEMO",
-    "mrfa": "MRFA",
-    "dgr": "DGR",
-    "endocil": "EndoCIL",
-    "simplecil": "SimpleCIL",
-    "ranpac": "RanPAC",
-    "analytic": "Analytic",
-}
-
-
 def method_class(name: str) -> type[Method]:
     """The method of this name, or one of the user's own."""
     named: object = resolve("method.name", name, METHODS)
@@ -82,6 +62,12 @@ def method_class(name: str) -> type[Method]:
             f"method.name '{name}' is not a method: expected a subclass of endocil.Method, got {named!r}"
         )
     return named
+
+
+def method_title(name: str) -> str:
+    """The method as its paper spells it, which is the name of its class: EWC for ewc. Python writes iCaRL as ICaRL."""
+    title = METHODS[name].__name__ if name in METHODS else name.rpartition(":")[2]
+    return "iCaRL" if title == "ICaRL" else title
 
 
 def method_options(name: str) -> dict[str, Any]:

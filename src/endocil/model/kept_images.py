@@ -19,6 +19,7 @@ from endocil.errors import EndocilError
 from endocil.io.files import write_atomically, write_csv
 from endocil.learning.features import CLASS_MEANS, class_means, features_of, outputs_of
 from endocil.learning.memory import KeptImages, Provenance
+from endocil.methods import method_title
 from endocil.methods.frozen import COUNTS, FrozenMethod
 from endocil.model.calibration import calibrate, spread_of, why_uncalibrated, why_unflagged
 from endocil.model.file import ModelFile
@@ -196,7 +197,7 @@ def _subtracted(
     method = restored_method(content, settings, torch.device("cpu"))
     if not isinstance(method, FrozenMethod):
         raise EndocilError(
-            f"the method {settings.method.name} does not learn by sums, so images cannot be subtracted from it; "
+            f"{method_title(settings.method.name)} does not learn by sums, so images cannot be subtracted from it; "
             f"leave out --images, or train again without them"
         )
     torch.set_num_threads(settings.run.threads or torch.get_num_threads())  # as it learned: to the same bits

@@ -37,7 +37,7 @@ from endocil.learning.features import l2_normalise, outputs_of
 from endocil.learning.learner import Learner
 from endocil.learning.memory import ExemplarMemory, KeptImages, keep_images, no_images
 from endocil.learning.parallel import learning_on
-from endocil.methods import Method
+from endocil.methods import Method, method_title
 from endocil.methods.frozen import FrozenMethod
 from endocil.model.calibration import RATE, calibrate, spread_of
 from endocil.model.card import limits_of, notes_of
@@ -246,13 +246,14 @@ class Model:
             return None
         if self.method.joint:
             return (
-                f"the method {self.settings.method.name} learns all classes at once and cannot add one; "
+                f"{method_title(self.settings.method.name)} learns all classes at once and cannot add one; "
                 f"start a run with all images, or use a model of another method"
             )
         if self.method.replay and not self._manifest.learns:
             return (
-                f"the model holds no exemplars (it was made without them), and {self.settings.method.name} "
-                f"needs them to learn; make it again with 'endocil bundle RUN', without --without-exemplars"
+                "the model holds no exemplars (it was made without them), and "
+                f"{method_title(self.settings.method.name)} needs them to learn; make it again with 'endocil bundle "
+                "RUN', without --without-exemplars"
             )
         return None
 

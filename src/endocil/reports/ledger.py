@@ -13,8 +13,8 @@ from typing import Any
 
 from endocil.errors import DataError, EndocilError, FileFormatError, SettingsError
 from endocil.io.files import last_name, portable, write_atomically
-from endocil.methods import method_class
-from endocil.runs.experiments import digest, evaluated_part, flatten, identity, label, method_title
+from endocil.methods import method_class, method_title
+from endocil.runs.experiments import digest, evaluated_part, flatten, identity, label
 from endocil.runs.records import Complete, Json, RunRecord, completed, read_run
 
 LEDGER = Path("docs/results")

@@ -4,12 +4,12 @@ import statistics
 from collections.abc import Sequence
 
 from endocil.io.text_tables import listed
-from endocil.methods import ALIGNING, BASELINE, COMPARED, OWN_METHOD
+from endocil.methods import ALIGNING, BASELINE, COMPARED, OWN_METHOD, method_title
 from endocil.metrics.statistics import paired_t_p
 from endocil.reports.ledger import Entry
 from endocil.reports.ledger_tables import ALIGNMENT, Entries, alignment_table, is_frozen, section
 from endocil.reports.side_by_side import DataSet, comparisons, differences, significant
-from endocil.runs.experiments import groups, method_title
+from endocil.runs.experiments import groups
 
 OWN, BASE = method_title(OWN_METHOD), method_title(BASELINE)
 

@@ -11,11 +11,10 @@ import numpy as np
 
 from endocil.errors import EndocilError
 from endocil.io.text_tables import Cell, Column, Spread, Table, listed
-from endocil.methods import COMPARED
+from endocil.methods import COMPARED, method_title
 from endocil.metrics.statistics import LEVEL, critical_difference, friedman, ranks
 from endocil.reports.side_by_side import Comparison, DataSet
 from endocil.reports.tables import METHOD, metric_cells
-from endocil.runs.experiments import method_title
 
 FEWEST_SEEDS = 2
 FEWEST_DATA = 2

@@ -13,7 +13,7 @@ from endocil.datasets.public.facts import PUBLIC
 from endocil.errors import EndocilError
 from endocil.io.files import last_name, portable
 from endocil.io.text_tables import DASH, listed
-from endocil.methods import METHOD_TITLES, Method, method_class, method_options
+from endocil.methods import Method, method_class, method_options, method_title
 from endocil.methods.base import milestone_epochs, warmup_epochs
 from endocil.runs.records import is_incremental
 from endocil.settings.settings import load_settings, presets
@@ -21,11 +21,6 @@ from endocil.settings.settings import load_settings, presets
 OWN_SECTIONS = ("method.", "memory.")  # their keys are shown without the section
 
 Budget = Mapping[str, int | str | None]
-
-
-def method_title(name: str) -> str:
-    """The method as the paper spells it: icarl is iCaRL. For a method from outside, the name of its class."""
-    return METHOD_TITLES.get(name, name.rpartition(":")[2])
 
 
 def data_title(settings: Mapping[str, Any]) -> str:
@@ -50,6 +45,8 @@ def _data_name(settings: Mapping[str, Any]) -> str:
     titles = {public: facts.title.partition(",")[0] for public, facts in PUBLIC.items()}
     if name in titles:
         return titles[name]
+    if name == "synthetic":
+        return "synthetic endoscopy"
     if name not in ("folder", "csv", "dicom") or not root:
         return name.rpartition(":")[2]
     file = str(settings["data"].get("file") or "")

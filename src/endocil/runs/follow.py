@@ -11,6 +11,7 @@ from endocil.data.leaks import RATES
 from endocil.errors import DataError
 from endocil.io.files import LOCK_FILE, Lock, lock, read_csv
 from endocil.learning.events import read_events
+from endocil.methods import method_title
 from endocil.metrics.metrics import accuracy
 from endocil.model.predictions import read_run_predictions
 from endocil.runs.folder import RunFolder
@@ -59,11 +60,11 @@ class State:
 
     @property
     def position(self) -> str:
-        """The present task and epoch, such as "task 1/2 train 3/10"; tasks are counted from 0, as everywhere."""
+        """The present task and epoch, such as "task 1/2 train 3/10"."""
         if not self.tasks:
             return "no task yet"
         phase = f" {self.phase} {self.epoch}/{self.epochs}" if self.phase else ""
-        return f"task {self.tasks[-1].index}/{self.n_tasks - 1}{phase}"
+        return f"task {self.tasks[-1].index + 1}/{self.n_tasks}{phase}"
 
 
 def state_of(events: Sequence[Event], sizes: Sequence[TaskSize]) -> State:
@@ -173,7 +174,7 @@ class RunFollower:
     def __init__(self, folder: Path) -> None:
         self.run = RunFolder(folder)
         settings = self.run.settings
-        self.name = f"{settings.method.name.rpartition(':')[2]} seed {settings.seed}"
+        self.name = f"{method_title(settings.method.name)} seed {settings.seed}"
         self.sizes = task_sizes(folder / "split.csv")
         # notes on the images, from the files that a run writes before it learns; earlier versions wrote fewer
         files = (folder / "data.json", folder / "leaks.json")
@@ -189,7 +190,7 @@ class RunFollower:
         status = "finished" if self.run.finished() else STATUSES[lock_state]
         events = read_events(self.run.events)
         state = state_of(events, self.sizes)
-        notes = (*self.notes, *(f"task {task.index}: {note}" for task in state.tasks for note in task.notes))
+        notes = (*self.notes, *(f"task {task.index + 1}: {note}" for task in state.tasks for note in task.notes))
         return Snapshot(self.run.path, self.name, status, state, tuple(events), self._accuracies(state), notes)
 
     def _accuracies(self, state: State) -> tuple[float, ...]:

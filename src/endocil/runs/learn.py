@@ -26,7 +26,7 @@ from endocil.io.terminal import duration, refuse_control
 from endocil.learning.build import build_augmentation
 from endocil.learning.checkpoint import EXEMPLARS, FILE
 from endocil.learning.events import Show
-from endocil.methods import Method
+from endocil.methods import Method, method_title
 from endocil.methods.base import Phase, TaskData
 from endocil.methods.frozen import FrozenMethod
 from endocil.model.calibration import NAMED
@@ -203,7 +203,7 @@ def _estimate_seconds(model: Model, method: Method, phases: tuple[Phase, ...]) -
 
 
 def _plan(model: Model, new_task: NewTask, phases: tuple[Phase, ...]) -> list[str]:
-    known = len(model.classes)
+    known, title = len(model.classes), method_title(model.settings.method.name)
     learned, held = (images.counts(len(new_task.classes)).tolist() for images in (new_task.train, new_task.held_out))
     counts = [
         f"{name} {learned[label]}+{held[label]}{' (known)' if label < known else ''}"
@@ -212,8 +212,8 @@ def _plan(model: Model, new_task: NewTask, phases: tuple[Phase, ...]) -> list[st
     ]
     facts = [
         f"the model: {known} classes in {len(model.tasks)} tasks, {len(model.exemplars):,} exemplars",
-        f"task {new_task.task.index}: {', '.join(counts)} (to learn + held out)",
-        f"method {model.settings.method.name}: {describe_phases(phases)}",
+        f"task {new_task.task.number}: {', '.join(counts)} (to learn + held out)",
+        f"{title}: {describe_phases(phases)}",
     ]
     if model.memory is not None:
         available = Counter(model.memory.counts()) + Counter(new_task.train.labels.tolist())
@@ -227,7 +227,7 @@ def _plan(model: Model, new_task: NewTask, phases: tuple[Phase, ...]) -> list[st
 def _remarks(model: Model, new_task: NewTask) -> list[str]:
     remarks = [*new_task.notes, *_uncalibrated(model, new_task)]
     if model.memory is None and not isinstance(model.method, FrozenMethod):
-        remarks.append(f"method {model.settings.method.name} keeps no exemplars: it may forget old classes")
+        remarks.append(f"{method_title(model.settings.method.name)} keeps no exemplars: it may forget old classes")
     for name in new_task.classes[new_task.task.new]:
         if any(_spelling(name) == _spelling(known) for known in model.classes):
             continue  # asked for

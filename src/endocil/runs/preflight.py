@@ -23,7 +23,7 @@ from endocil.learning.numerics import Precision, times_slower
 from endocil.learning.optimizers import optimizer_of
 from endocil.learning.parallel import explaining_compiler_errors, one_device, peak_megabytes
 from endocil.learning.training import compare_with_float32, only_training, step
-from endocil.methods import METHODS
+from endocil.methods import METHODS, method_title
 from endocil.methods.base import Method, Phase, TaskData
 from endocil.model.new_images import refuse_unfit_names
 from endocil.networks import compile_backbones
@@ -86,19 +86,20 @@ def _facts(parts: Parts, planned: Plan) -> Iterator[str]:
         classes = ", ".join(f"{table.classes[label]} {coming[label]}+{test[label]}" for label in labels)
         back = ", ".join(f"{table.classes[label]} {coming[label]}" for label in range(task.n_old) if coming[label])
         again = f"{'; ' * bool(labels)}again to train: {back}" if back else ""
-        yield f"task {task.index}: {classes}{' (train+test)' if labels else ''}{again}"
+        yield f"task {task.number}: {classes}{' (train+test)' if labels else ''}{again}"
+    title = method_title(settings.method.name)
     if parts.memory is None:
-        yield f"method {settings.method.name}: keeps no exemplars"
+        yield f"{title}: keeps no exemplars"
     else:
         kept = sum(planned_exemplars(parts, len(scenario.tasks)))
         yield (
-            f"method {settings.method.name}: {kept:,} exemplars at the end, chosen by {settings.memory.select} "
+            f"{title}: {kept:,} exemplars at the end, chosen by {settings.memory.select} "
             f"({kept * pixels / 1e6:,.1f} MB)"
         )
     described = [describe_phases(phases) for _, phases in planned]
     alike = len(described) > 2 and len(set(described[1:])) == 1
     for index, phases in enumerate(described[:2] if alike else described):
-        yield f"{'later tasks' if alike and index else f'task {index}'}: {phases}"
+        yield f"{'later tasks' if alike and index else f'task {index + 1}'}: {phases}"
     if settings.method.options.get("native_schedule"):
         yield "the method's own schedule: epochs, rates and batch size of [train] are not used"
 
@@ -142,12 +143,13 @@ def _remarks(parts: Parts) -> Iterator[str]:
 
 def _known_classes_alone(parts: Parts) -> list[str]:
     """Tasks that bring no new class, where the method cannot learn them."""
-    tasks = [str(task.index) for task in parts.scenario.tasks if not task.n_new]
+    tasks = [str(task.number) for task in parts.scenario.tasks if not task.n_new]
     if not tasks or parts.method.learns_known_classes:
         return []
-    able = ", ".join(sorted(name for name, method in METHODS.items() if method.learns_known_classes))
+    title = method_title(parts.settings.method.name)
+    able = ", ".join(sorted(method_title(name) for name, method in METHODS.items() if method.learns_known_classes))
     return [
-        f"task {', '.join(tasks)} brings images of known classes alone, and {parts.settings.method.name} says that it "
+        f"task {', '.join(tasks)} brings images of known classes alone, and {title} says that it "
         f"needs a new class in each task (learns_known_classes); methods that need none: {able}"
     ]
 
@@ -172,12 +174,12 @@ def problems(parts: Parts, planned: Plan) -> list[str]:
     for task, coming in zip(parts.scenario.tasks, arriving, strict=True):
         if sum(coming) == 1:
             reasons.append(
-                f"task {task.index} has a single training image, and batch norm needs two; raise scenario.minimum"
+                f"task {task.number} has a single training image, and batch norm needs two; raise scenario.minimum"
             )
         late = [parts.images.table.classes[label] for label in range(task.n_old, task.n_seen) if not coming[label]]
         if late := [name for name in late if name not in empty]:
             reasons.append(
-                f"task {task.index} brings {', '.join(late)}, but all its images of them are in the test part; "
+                f"task {task.number} brings {', '.join(late)}, but all its images of them are in the test part; "
                 f"change the split, or the task of some images"
             )
     part = parts.settings.run.evaluate

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from endocil.data.inputs import inputs_of
 from endocil.errors import EndocilError, FileFormatError, SettingsError
+from endocil.methods import method_title
 from endocil.model.manifest import Preprocessing
 from endocil.model.model import Model
 from endocil.model.predictions import Floats, Predictions, top_classes
@@ -69,7 +70,7 @@ class ServedModel:
         exemplars = Counter(one.class_name for one in self.model.exemplars.provenance)
         card = {
             "model": self.summary(),
-            "method": settings.method.name,
+            "method": method_title(settings.method.name),
             "backbone": settings.network.backbone,
             "tasks": manifest.increments,
             "exemplars": {name: exemplars[name] for name in self.model.classes},

@@ -11,6 +11,7 @@ from typing import Any
 from endocil.errors import SettingsError
 from endocil.html.markup import asset, policy_hash
 from endocil.io.files import read_whole
+from endocil.methods import method_title
 from endocil.serve.schemas import RunSummary, not_found
 
 MAX_LISTED = 1000
@@ -76,7 +77,7 @@ class Runs:
             return RunSummary(
                 id=id,
                 name=(self.folder.resolve().name if name == Path() else name.as_posix()),
-                method=str(settings.get("method", {}).get("name", "endocil")),
+                method=method_title(str(settings.get("method", {}).get("name", "endocil"))),
                 classes=len(metrics["classes"]),
                 tasks=len(metrics["task_sizes"]),
                 accuracy=metrics["softmax"]["acc_last"],
