@@ -18,7 +18,7 @@ from endocil.reports.ledger_tables import Entries
 from endocil.reports.tables import LOWER_IS_BETTER, TITLES
 from reproduction.paper import Json, Place, component_names, paper
 
-HOLDS, FAILS, OPEN = "holds", "does not hold", "cannot be said"
+HOLDS, FAILS, OPEN = "holds", "does not hold", "undecided"
 METRIC_TITLES = {**TITLES, "balanced_last": "Balanced accuracy after the last task"}
 Value = Callable[[Entry], float]
 

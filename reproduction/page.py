@@ -19,7 +19,7 @@ paper."""
 JUDGED = """\
 A claim *holds* when the 95 % t interval of the difference over the seeds that both sides share lies on its side, for
 every comparison it makes; it *does not hold* when one lies clearly on the other side (widened for the number of
-comparisons); otherwise it *cannot be said*. A claim about some method holds when the interval of one method does,
+comparisons); otherwise it is *undecided*. A claim about some method holds when the interval of one method does,
 widened for the number of methods it is chosen from, and does not hold when none of the paper's methods is missing and
 all are clearly on the other side. A difference above 0 is in favour of the claim; ± is half of its interval."""
 NOT_RUN = "not run"

@@ -297,7 +297,7 @@ def test_everything_can_be_reached_and_used_by_keyboard_alone(opened: Opened, ma
 def test_exemplars_tell_where_they_come_from(opened: Opened, many: Path) -> None:
     page = opened(many)
     page.get_by_text("EndoCIL, run endocil-0").click()
-    page.get_by_text("Where those of polyps come from").last.click()
+    page.get_by_text("Provenance of the exemplars of polyps").last.click()
     table = page.locator("#gallery table:visible")
     assert table.locator("thead th").all_inner_texts() == ["Choice", "Image", "Group", "Source"]
     assert table.locator("tbody tr").nth(1).locator("th, td").all_inner_texts() == [

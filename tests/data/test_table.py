@@ -70,8 +70,8 @@ def test_an_unknown_class_is_refused_with_the_known_ones() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"ids": ("a", "a", "b", "c")}, "image id 'a' is there more than once"),
-        ({"classes": ("x", "y", "x")}, "class 'x' is there more than once"),
+        ({"ids": ("a", "a", "b", "c")}, "image id 'a' occurs more than once"),
+        ({"classes": ("x", "y", "x")}, "class 'x' occurs more than once"),
         ({"groups": ("g",)}, "4 ids, but 1 groups"),
         ({"sources": ("s",) * 5}, "4 ids, but 5 sources"),
         ({"labels": np.array([0, 1])}, "4 ids, but 2 labels"),

@@ -263,7 +263,7 @@ def test_folders_are_read_as_those_of_pictures(tmp_path: Path) -> None:
     with pytest.raises(UnreadableImageError, match="not a file"):
         found.reader.read("polyp/pipe.dcm", 4)
     write(tmp_path / "root/lower/polyp/c.dcm", RAMP)
-    with pytest.raises(EndocilError, match="'polyp' is there twice"):
+    with pytest.raises(EndocilError, match="'polyp' occurs twice"):
         load(root=str(tmp_path / "root"), class_from="leaf")
 
 

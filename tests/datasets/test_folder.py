@@ -126,7 +126,7 @@ def test_an_empty_leaf_is_named_unless_it_lies_outside_the_classes(tmp_path: Pat
 
 def test_a_leaf_name_under_two_parents_is_refused_with_both(tmp_path: Path) -> None:
     root = make(tmp_path, ["lower/polyp/1.jpg", "upper/polyp/2.jpg"])
-    with pytest.raises(EndocilError, match=r"'polyp' is there twice .*: lower/polyp and upper/polyp; rename"):
+    with pytest.raises(EndocilError, match=r"'polyp' occurs twice .*: lower/polyp and upper/polyp; rename"):
         load(root=root, class_from="leaf")
     assert load(root=root).classes == ("lower", "upper")
 

@@ -119,5 +119,5 @@ def test_a_folder_without_any_class_is_refused_with_the_way_out(tmp_path: Path) 
 def test_two_copies_of_a_class_are_refused_with_both_places(tmp_path: Path) -> None:
     layouts.write_hyper_kvasir(tmp_path / "one")
     layouts.write(tmp_path, ["kvasir-capsule/Pylorus/x_1.jpg"])  # another data set beside it
-    with pytest.raises(EndocilError, match=r"'pylorus' is there twice .*: one/.*/pylorus and kvasir-capsule/Pylorus;"):
+    with pytest.raises(EndocilError, match=r"'pylorus' occurs twice .*: one/.*/pylorus and kvasir-capsule/Pylorus;"):
         load(root=str(tmp_path))

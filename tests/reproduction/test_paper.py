@@ -219,9 +219,9 @@ def test_two_splits_at_the_papers_scale_are_both_shown() -> None:
         start = text.index(f"### Hyper-Kvasir (scenario.split_seed={split})")
         table = text[start : text.index("##", start + 3)]
         assert value in table
-        assert f"- Hyper-Kvasir (scenario.split_seed={split}), at the paper's scale: **cannot be said**" in text
+        assert f"- Hyper-Kvasir (scenario.split_seed={split}), at the paper's scale: **undecided**" in text
     assert "| 4, 3, 3, 3, 3 | 2,103 | 2 methods, 0 ablation rows (scenario.split_seed=1993); 2 methods," in text
-    assert "Hyper-Kvasir (scenario.split_seed=7): cannot be said (2 seeds); 3 not run" in text
+    assert "Hyper-Kvasir (scenario.split_seed=7): undecided (2 seeds); 3 not run" in text
 
 
 def _kvasir_capsule(*known: tuple[str, float], rest: float | None) -> Place:
@@ -243,7 +243,7 @@ def test_being_below_some_needs_one_clear_rival_for_each_task() -> None:
     assert finding(claim, _kvasir_capsule(rest=60.0)).verdict == "does not hold"
     # A weak rival alone says nothing of those that were not run.
     told = finding(claim, _kvasir_capsule(("finetune", 60.0), rest=None))
-    assert told.verdict == "cannot be said"
+    assert told.verdict == "undecided"
     assert "not run: BiC, DER, DGR, EWC, FOSTER, LwF, MEMO, MRFA, WA, iCaRL" in told.reason
 
 
@@ -257,7 +257,7 @@ def test_the_best_of_many_rivals_needs_a_wider_interval() -> None:
     [among] = _places([*own, *_seeds("dgr", *near), *_seeds("wa", 50.0, 51.3, 52.0)])
     told = finding(claim, among)
     half = stats.t.ppf(1 - 0.05 / 4, 2) * stats.tstd([1.3, 2.0, 2.7]) / 3**0.5
-    assert told.verdict == "cannot be said"
+    assert told.verdict == "undecided"
     assert f"after task 1 DGR against it +2.0 (± {half:.1f} over 3 seeds)" in told.reason
     assert "(± widened for the best of 2)" in told.reason
 
@@ -277,13 +277,13 @@ def test_a_lead_holds_fails_or_stays_open() -> None:
     [place] = _places([*others, *_seeds("endocil", 70.0, 71.1, 72.0)])
     assert finding(claim, place).verdict == "holds"
     [place] = _places([*others, *_seeds("endocil", 61.0, 60.0, 62.5)])
-    assert finding(claim, place).verdict == "cannot be said"
+    assert finding(claim, place).verdict == "undecided"
     [place] = _places([*others, *_seeds("endocil", 50.0, 51.1, 52.0)])
     told = finding(claim, place)
     assert told.verdict == "does not hold"
     assert "clearly not in 11" in told.reason
     [place] = _places([*_seeds("icarl", 60.0, 61.0), *_seeds("endocil", 70.0, 71.1)])
-    assert finding(claim, place).verdict == "cannot be said"
+    assert finding(claim, place).verdict == "undecided"
     assert "not run: BiC" in finding(claim, place).reason
     [place] = _places(_seeds("icarl", 60.0))
     assert not finding(claim, place).run
@@ -293,7 +293,7 @@ def test_one_seed_says_nothing_and_only_shared_seeds_are_compared() -> None:
     claim = _claim("DGR is slightly ahead of EndoCIL after the first task")
     [place] = _places([*_seeds("dgr", 90.0), *_seeds("endocil", 50.0)])
     told = finding(claim, place)
-    assert (told.verdict, told.reason) == ("cannot be said", "after task 1 +40.0 (one seed)")
+    assert (told.verdict, told.reason) == ("undecided", "after task 1 +40.0 (one seed)")
     # Differences 2.0 and 3.0: mean 2.5, t interval 12.706 * 0.7071 / sqrt(2) = 6.353
     [place] = _places([*_seeds("dgr", 72.0, 74.0, 99.0), *_seeds("endocil", 70.0, 71.0)])
     assert finding(claim, place).reason == "after task 1 +2.5 (± 6.4 over 2 seeds)"
@@ -417,9 +417,9 @@ def test_a_claim_on_a_data_set_is_judged_there_at_another_scale_with_scale_and_s
     small = [*_seeds("dgr", 72.0, 74.0, data__size=64), *_seeds("endocil", 70.0, 71.0, data__size=64)]
     text = verdicts_text(_places(small)) + claims_text(_places(small))
     [row] = [line for line in text.splitlines() if "DGR is slightly ahead of EndoCIL after the first task" in line]
-    assert row.endswith("| Cannot be said: Hyper-Kvasir, 2 seeds |")
+    assert row.endswith("| Undecided: Hyper-Kvasir, 2 seeds |")
     assert "At another scale, 64 px, width 64, 100 epochs per task where no other is named" in text
-    assert "- Cannot be said: 1 (Hyper-Kvasir), 4 (Hyper-Kvasir), 6 (Hyper-Kvasir).\n" in text
+    assert "- Undecided: 1 (Hyper-Kvasir), 4 (Hyper-Kvasir), 6 (Hyper-Kvasir).\n" in text
     assert "- Holds: none.\n" in text
 
 
@@ -427,4 +427,4 @@ def test_a_claim_on_a_data_set_is_judged_on_a_part_of_it_under_the_parts_name() 
     part = {"data__name": "folder", "data__root": "$HYPER_KVASIR_PART"}
     places = _places([*_seeds("dgr", 72.0, 74.0, **part), *_seeds("endocil", 70.0, 71.0, **part)])
     rows = [line for line in claims_text(places).splitlines() if "DGR is slightly ahead of EndoCIL after" in line]
-    assert [row.rpartition("| Cannot")[2] for row in rows] == [" be said: Hyper-Kvasir part, 2 seeds |"]
+    assert [row.rpartition("| Undecided")[2] for row in rows] == [": Hyper-Kvasir part, 2 seeds |"]

@@ -70,7 +70,7 @@ def test_failed_runs_are_tried_again_and_reported_the_others_finish_and_are_not_
     folder, ledger = tmp_path / "out", tmp_path / "ledger"
     status, said, errors = endocil("sweep", file, "-o", folder, "--ledger", ledger, "--workers", "2")
     assert status == 1
-    assert errors.strip() == "endocil: 1 runs failed; the same command tries them again"
+    assert errors.strip() == "endocil: 1 run failed; the same command tries them again"
     (told,) = [line for line in said.splitlines() if line.startswith("failed: ")]
     assert "-icarl-distil-" in told
     log = Path(told.rpartition("log: ")[2])

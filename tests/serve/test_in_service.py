@@ -105,7 +105,7 @@ def test_an_exchange_that_cannot_be_kept_is_not_made(folder: Path) -> None:
 
 
 def test_a_state_without_models_to_exchange_is_refused(folder: Path) -> None:
-    with pytest.raises(EndocilError, match="--state keeps exchanges of models, which need the folder --models"):
+    with pytest.raises(EndocilError, match="--state keeps replaced models, which come from the folder --models"):
         serve([folder / "v1.endocil"], state=folder / "state.json")
 
 

@@ -279,7 +279,7 @@ def forget(
         Path | None,
         typer.Option(
             help="Learned images, as a folder with a folder for each class or a CSV list: those asked for (or all) "
-            "are subtracted from a model of simplecil, ranpac or analytic."
+            "are subtracted from a model of SimpleCIL, RanPAC or Analytic."
         ),
     ] = None,
     allow_empty: Annotated[
@@ -340,7 +340,7 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Where exchanges of models are kept for a restart; default: .serving-PORT.json in --models.",
+            help="File that keeps replaced models over a restart; default: .serving-PORT.json in --models.",
         ),
     ] = None,
     runs: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Runs whose reports can be read.")] = None,
@@ -358,7 +358,7 @@ def serve(
     ] = None,
     session_hours: Annotated[float, typer.Option(help="Hours after which a browser has to sign in again.")] = 12.0,
     https: Annotated[
-        bool, typer.Option("--https", help="Clients come by https, through a proxy: cookies are sent by https alone.")
+        bool, typer.Option("--https", help="Clients connect by https through a proxy: send cookies over https only.")
     ] = False,
     proxy: Annotated[
         list[str] | None,
@@ -377,7 +377,7 @@ def serve(
         float, typer.Option(help="Time limit for the requests under way after Ctrl-C or SIGTERM, in seconds.")
     ] = 90.0,
     connections: Annotated[
-        int, typer.Option(help="Connections open at once; for more, those that keep the server waiting are closed.")
+        int, typer.Option(help="Most connections at once; beyond that, those that keep the server waiting are closed.")
     ] = 256,
     queue: Annotated[
         int, typer.Option(help="Images being decoded or waiting, counted for each model; more are refused for now.")
@@ -430,7 +430,7 @@ def serve(
     )
     sessions, proxies = Sessions(3600.0 * session_hours), Proxies.of(proxy or (), https=https)
     if state and not folder:
-        raise SettingsError("--state keeps exchanges of models, which need the folder --models; give both")
+        raise SettingsError("--state keeps replaced models, which come from the folder --models; give both")
     kept = InService(state or folder / f".serving-{port}.json") if folder else None
     service = Service(
         ServedModels.load(models, folder, trust=trust, kept=kept, only_gated=only_gated), Runs(runs), limits

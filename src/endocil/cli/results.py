@@ -183,13 +183,18 @@ def methods() -> None:
     """List the methods with their options and defaults."""
     from rich.table import Table
 
-    from endocil.methods import METHODS, method_options
+    from endocil.methods import METHODS, method_options, method_title
 
     table = Table("method", "what it does", "exemplars by", r"options (keys of \[method])")
     for name, method in sorted(METHODS.items()):
         options = "\n".join(f"{key} = {value}" for key, value in sorted(method_options(name).items()))
         summary = (method.__doc__ or "").split("\n\n")[0]
-        table.add_row(name, summary, method.default_selector if method.replay else "keeps none", options)
+        table.add_row(
+            f"{name}\n({method_title(name)})",
+            summary,
+            method.default_selector if method.replay else "keeps none",
+            options,
+        )
     console().print(table)
 
 

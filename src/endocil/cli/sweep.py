@@ -139,11 +139,10 @@ def demo(
     output: Folder = None,
     workers: Workers = None,
     pretrained: Annotated[
-        bool,
-        typer.Option("--pretrained", help="Also simplecil, ranpac and analytic on ImageNet's features, by an extra."),
+        bool, typer.Option("--pretrained", help="Also SimpleCIL, RanPAC and Analytic; needs endocil[pretrained].")
     ] = False,
 ) -> None:
-    """Compare finetune, icarl, endocil and joint on synthetic endoscopy, three seeds each: minutes on two cores."""
+    """Compare Finetune, iCaRL, EndoCIL and JointTrain on synthetic endoscopy: three seeds, minutes on two cores."""
     from endocil.cli.reports import exemplars_of
     from endocil.reports.comparisons import compared_over_seeds
     from endocil.reports.page import write_page
@@ -254,4 +253,4 @@ def _end(failed: "list[Outcome]") -> None:
     for one in failed:
         say(f"failed: {one.job.name}: {one.error}; log: {one.job.log}")
     if failed:
-        fail(f"{len(failed)} runs failed; the same command tries them again")
+        fail(f"{len(failed)} {'run' if len(failed) == 1 else 'runs'} failed; the same command tries them again")

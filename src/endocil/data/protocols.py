@@ -20,7 +20,9 @@ def few_shot(scenario: Scenario, shots: int, seed: int) -> Scenario:
     """Keep `shots` training images of each class of the later tasks, as few-shot class-incremental learning does
     (Tao et al., CVPR 2020, 5 of each); the first task keeps all."""
     if len(scenario.tasks) == 1:
-        raise SettingsError("scenario.shots is of the classes of later tasks, but there is one task; add tasks")
+        raise SettingsError(
+            "scenario.shots limits the classes of later tasks, but there is one task; set scenario.tasks"
+        )
     first, n = scenario.tasks[0].n_new, len(scenario.table.classes)
     return _thinned(scenario, [None] * first + [shots] * (n - first), seed, f"scenario.shots = {shots}")
 
@@ -54,7 +56,7 @@ def blurry(scenario: Scenario, share: float, seed: int) -> Scenario:
     it. So tasks overlap in classes as in the blurry protocol of Bang et al. (CVPR 2021), but no image comes before the
     task that brings its class: a model of one growing head has no output for it."""
     if len(scenario.tasks) == 1:
-        raise SettingsError("scenario.blurry is about images that come in later tasks, but there is one task")
+        raise SettingsError("scenario.blurry moves images to later tasks, but there is one task; set scenario.tasks")
     if scenario.arrivals is not None:
         raise SettingsError("scenario.blurry is set, but the data says when each image comes; leave out one of them")
     last = scenario.tasks[-1].index

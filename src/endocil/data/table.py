@@ -121,4 +121,4 @@ class ImageTable:
 def _refuse_repeated(kind: str, names: Sequence[str]) -> None:
     for name, n in Counter(names).items():
         if n > 1:
-            raise DataError(f"image table: {kind} {name!r} is there more than once; each must be unique")
+            raise DataError(f"image table: {kind} {name!r} occurs more than once; each must be unique")

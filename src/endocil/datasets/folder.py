@@ -132,7 +132,7 @@ def with_classes(tree: FileTree, class_from: ClassFrom) -> ClassifiedFiles:
         for place, name in class_of.items():  # two folders of one name may be two classes
             if first.setdefault(name, place) != place:
                 raise DataError(
-                    f"the class '{name}' is there twice below {tree.top}: {first[name]} and {place}; "
+                    f"the class '{name}' occurs twice below {tree.top}: {first[name]} and {place}; "
                     f"rename one of the folders, or move the {tree.kind}s together"
                 )
     else:

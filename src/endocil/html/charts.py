@@ -80,7 +80,8 @@ def log_axis(label: str, values: Iterable[float]) -> Axis:
     known = [value for value in values if value > 0 and math.isfinite(value)] or [1.0]
     low, high = math.floor(math.log10(min(known))), math.ceil(math.log10(max(known)))
     high = max(high, low + 1)
-    return Axis(label, 10.0**low, 10.0**high, tuple((10.0**p, f"{10.0**p:g}") for p in range(low, high + 1)), True)
+    ticks = tuple((10.0**p, f"{10.0**p:g}" if p > -4 else f"1e{p}") for p in range(low, high + 1))  # short: phones
+    return Axis(label, 10.0**low, 10.0**high, ticks, True)
 
 
 def end_axis(label: str, last: float) -> Axis:
@@ -99,7 +100,7 @@ def line_chart(
     height: int = 300,
     boundaries: Sequence[tuple[float, str]] = (),
 ) -> Markup:
-    """`title` says in words what the chart shows. Boundaries, (place, label), are upright dashes."""
+    """`title` says in words what the chart shows. Boundaries, (place, label), are vertical dashes."""
     return Markup(_macros().line_chart(_Frame(x, y, height), lines, title, boundaries))
 
 

@@ -261,7 +261,7 @@ class _Extraction:
             self.report()
             return
         if depth + 1 > self.limits.depth:
-            raise _RefusedError(f"holds archives more than {self.limits.depth} deep in each other")
+            raise _RefusedError(f"holds archives nested more than {self.limits.depth} deep")
         inner = path.rename(path.with_name(f".{path.name}"))  # the folder gets its name
         with open(inner, "rb") as file:
             self.unpack(file, path.with_name(archive_stem(path.name)), depth + 1)

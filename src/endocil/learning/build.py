@@ -116,7 +116,7 @@ def refuse_without_effect(settings: Settings, backbone: nn.Module) -> None:
     if settings.method.options.get("native_schedule") and changed:
         raise SettingsError(
             f"method.native_schedule takes the authors' schedule with SGD, so that {', '.join(changed)} would do "
-            f"nothing; leave out the one or the other"
+            f"nothing; leave out one of them"
         )
     takes = inspect.signature(optimizer_class(train.optimizer)).parameters
     if train.momentum != usual.momentum and "momentum" not in takes:
@@ -127,7 +127,7 @@ def refuse_without_effect(settings: Settings, backbone: nn.Module) -> None:
     if train.backbone_factor != 1.0 and is_frozen(backbone):
         raise SettingsError(
             f"train.backbone_factor is {train.backbone_factor}, but network.freeze lets nothing of the backbone learn; "
-            f"leave out the one or the other"
+            f"leave out one of them"
         )
 
 

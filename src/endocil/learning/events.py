@@ -117,7 +117,7 @@ def refuse_unfit(place: object, expected: type[BaseModel], value: Any) -> None:
         first = error.errors()[0]
         key = ".".join(map(str, first["loc"])) or "its content"
         message = f"{first['msg'][:1].lower()}{first['msg'][1:]}"
-        raise FileFormatError(f"{place}, {key}: {message}; the file is damaged, or no file of a run") from None
+        raise FileFormatError(f"{place}, {key}: {message}; the file is damaged, or not a file of a run") from None
 
 
 class Journal:

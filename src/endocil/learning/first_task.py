@@ -101,7 +101,7 @@ class StoredTask:
                 header = json.loads((file.metadata() or {})["endocil"])
                 state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
             if (header["key"], header["state"]) != (self.path.stem, digest_of(state)):
-                raise ValueError("its content is not what its name says")
+                raise ValueError("its content does not match its name")
             return Trained(state, header["epochs"])
         except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
             self.log(f"the shared first task {self.path} cannot be used ({error}); it is trained again")

@@ -50,7 +50,7 @@ def task_sizes(predictions: Sequence[Predictions]) -> list[int]:
     known = [(), *(p.classes for p in predictions)]
     for old, now in pairwise(known):
         if now[: len(old)] != old or not now:
-            raise EndocilError(f"expected the classes {old} and new ones after them; came {now}")
+            raise EndocilError(f"expected the classes {old} and new ones after them; got {now}")
     return [len(now) - len(old) for old, now in pairwise(known)]
 
 
@@ -63,7 +63,7 @@ def confusion(p: Predictions, head: Head, counted: NDArray[np.bool_] | slice = A
 
 def _labels(p: Predictions) -> NDArray[np.int64]:
     if (p.labels < 0).any():
-        raise EndocilError("metrics need the class of every image; expected labels, came images without")
+        raise EndocilError("metrics need the class of every image; expected labels, got images without")
     return p.labels
 
 

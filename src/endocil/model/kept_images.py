@@ -209,7 +209,7 @@ def _subtracted(
     emptied = [name for name, left in zip(content.classes, method.statistics[COUNTS].tolist(), strict=True) if not left]
     if emptied and not allow_empty:
         raise EndocilError(
-            f"no learned image would be left of {', '.join(emptied)}; say --allow-empty if that is meant"
+            f"no learned image would be left of {', '.join(emptied)}; give --allow-empty if you want that"
         )
     classes = tuple(
         one.model_copy(update={"images": one.images - less})

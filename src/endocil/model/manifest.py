@@ -187,7 +187,7 @@ class Manifest(_Facts):
     def _refuse_contradictions(self) -> "Manifest":
         names, sizes = self.class_names, self.increments
         if len(set(names)) < len(names):
-            raise ValueError("a class is there twice")
+            raise ValueError("a class occurs twice")
         if sum(sizes) != len(names):
             raise ValueError(f"{len(names)} classes, but tasks of {list(sizes)[:10]}")
         if [learned.task for learned in self.classes] != [task for task, n in enumerate(sizes) for _ in range(n)]:

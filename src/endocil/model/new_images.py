@@ -196,7 +196,7 @@ def _refuse_other_class(kept: Provenance, image: str, name: str) -> None:
         inside = "" if kept.image == image else f" {kept.image},"
         raise DataError(
             f"the image {image} is '{name}' among the new images, but the model holds it as{inside} "
-            f"'{kept.class_name}'; take it off the new images, or out of the model with 'endocil forget --image'"
+            f"'{kept.class_name}'; remove it from the new images, or out of the model with 'endocil forget --image'"
         )
 
 

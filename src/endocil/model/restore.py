@@ -122,7 +122,7 @@ def _refuse_wrong_input_or_output(method: Method, file: ModelFile) -> None:
     size, n = file.manifest.preprocessing.size, len(file.classes)
     outputs = outputs_of(method, torch.zeros(1, size, size, 3, dtype=torch.uint8))
     if outputs.logits.shape != (1, n) or (outputs.distances is not None and outputs.distances.shape != (1, n)):
-        raise ValueError(f"the network has not {n} outputs, one for each class")
+        raise ValueError(f"the network does not have {n} outputs, one for each class")
     if file.spread and file.spread[MEANS].shape[1] != outputs.features.shape[1]:
         raise ValueError("the covariance of the exemplars has another number of features than the network")
 

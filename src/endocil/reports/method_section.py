@@ -64,7 +64,7 @@ def method_section(group: Runs) -> dict[str, Any]:
 def _forgetting(group: Runs) -> PageTable:
     matrix = averages.task_accuracy(group)
     tasks = [f"task {t}" for t in range(1, len(matrix) + 1)]
-    caption = "Accuracy (%) on the test images of each task: a column that pales downwards is forgetting"
+    caption = "Accuracy (%) on the test images of each task: forgetting makes a column paler downwards"
     return heat_table(caption, "", [f"after {task}" for task in tasks], tasks, matrix, view="forgetting")
 
 
@@ -86,9 +86,9 @@ def _exemplars(run: RunRecord) -> dict[str, Any] | None:
         for name, event in chosen.items()
     ]
     titles = ["Class", "Kept", "Of", *(["MMD²", "Bound"] if measured else [])]
-    caption = "Exemplars of each class when they were chosen"
+    caption = "Exemplars of each class, and the images they were chosen from"
     if measured:
-        caption += "; MMD² is their distance from the whole class, beside the paper's bound on it"
+        caption += "; MMD² is their distance from the whole class, with the paper's bound"
     sources = Counter(row["source"] for row in run.exemplars if row.get("source"))
     return {
         "table": text_table(caption, titles, rows),
@@ -159,7 +159,8 @@ def _training(run: RunRecord) -> dict[str, Any] | None:
     figures = [_losses(where, events, x, starts)]
     rates = tuple(event.get("learning_rate") or None for event in events)  # 0 has no place on a logarithmic axis
     if known := [rate for rate in rates if rate]:
-        line = svg.Series("learning rate", tuple(where), rates, 0, markers=False, steps=True)
+        begin = (*(at - 1.0 for at in where), where[-1])  # an epoch's rate holds from its start to its end
+        line = svg.Series("learning rate", begin, (*rates, rates[-1]), 0, markers=False, steps=True)
         title = f"Learning rate per epoch, from {max(known):g} to {min(known):g}"
         unnamed = [(at, "") for at, _ in starts]
         chart = svg.line_chart([line], x, svg.log_axis("", known), title=title, height=140, boundaries=unnamed)
@@ -187,6 +188,6 @@ def _losses(
     ends = ", ".join(f"{name} ends at {number(value, 3)}" for name, value in last.items())
     return {
         "chart": svg.line_chart(lines, x, y, title=f"Losses per epoch: {ends}", height=220, boundaries=starts),
-        "caption": "Mean loss per epoch." + (" Upright lines: a new task begins." if starts else ""),
+        "caption": "Mean loss per epoch." + (" Dashed lines: a new task begins." if starts else ""),
         "entries": [(svg.sample(line.style, markers=False), line.name) for line in lines],
     }

@@ -102,7 +102,7 @@ def find_download(facts: DataSet, root: str, setting: str = "data.root", progres
         other = first.setdefault((image.label, image.part), image)
         if other.folder != image.folder:
             raise DataError(
-                f"the class '{image.label}' is there twice below {root}: {'/'.join(other.folder)} and "
+                f"the class '{image.label}' occurs twice below {root}: {'/'.join(other.folder)} and "
                 f"{'/'.join(image.folder)}; give the folder of one data set by data.root"
             )
     return download
@@ -159,7 +159,7 @@ def table_of(download: Download, rows: Iterable[Row], notes: Sequence[str] = ())
     for before, row in pairwise(rows):
         if before.id == row.id:
             raise DataError(
-                f"{row.id} is there twice below {download.root}: {before.path} and {row.path}; "
+                f"{row.id} occurs twice below {download.root}: {before.path} and {row.path}; "
                 f"remove one, or give the folder of one data set by data.root"
             )
     top = os.path.commonpath([os.path.dirname(row.path) for row in rows])
