@@ -14,16 +14,7 @@ from typing import Any
 from endocil.methods import method_title
 from endocil.reports.ledger import Entry
 from endocil.reports.ledger_tables import Entries, shared_budget, ticks
-from endocil.runs.experiments import (
-    Group,
-    data_title,
-    differing,
-    flatten,
-    format_value,
-    identity,
-    label,
-    split_title,
-)
+from endocil.runs.experiments import Group, data_title, differing, flatten, format_value, identity, label, split_title
 from endocil.runs.experiments import groups as grouped
 from endocil.runs.records import is_incremental
 
