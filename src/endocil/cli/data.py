@@ -1,4 +1,4 @@
-"""endocil data: public data sets (where, check, subset), audit, synthetic images (synth, sheet), and the cache."""
+"""endocil data: public data sets (where, check), audit, synthetic images (synth, sheet), and the cache."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -30,22 +30,6 @@ def synth(
         folder, seed=seed, size=size, images=images, imbalance=imbalance, progress=plain_progress(console(), "images")
     )
     say(f"wrote {images:,} images to {folder}")
-
-
-def subset(
-    listing: Annotated[
-        Path, typer.Argument(metavar="LIST", help="The list of the subset: experiments/hyper-kvasir-part.csv.")
-    ],
-    root: Annotated[Path, typer.Argument(help="The folder of the official Hyper-Kvasir labelled images.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The folder to write; it must be new.")],
-) -> None:
-    """Rebuild a subset of Hyper-Kvasir from the official download, to repeat results on it."""
-    from endocil.datasets.public.subset import rebuild
-
-    report = rebuild(listing, root, output, progress=plain_progress(console(), "images"))
-    say(str(report))
-    if report.missing or report.differ:
-        raise DataError(f"the subset in {output} is not complete: results on it cannot be compared")
 
 
 def cache(

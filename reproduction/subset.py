@@ -1,5 +1,7 @@
 """Rebuilds the 5,003-image subset of Hyper-Kvasir (Borgli et al., 2020, CC BY 4.0) from an official download.
 
+    python -m reproduction.subset experiments/hyper-kvasir-part.csv ROOT -o FOLDER
+
 The list (path, group, box, thumbnail) names the images; images of one group are near duplicates. The rule was
 recovered from the subset's images and is not verified against the official archive: cut out the middle
 square, paint `box` black (it held the green picture of the scope's position, which gives some classes away), shrink to
@@ -8,7 +10,9 @@ square, paint `box` black (it held the green picture of the scope's position, wh
 itself, and rounding. So each rebuilt image is compared with the recorded mean colours of its quarters.
 """
 
+import argparse
 import os
+import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from endocil.errors import DataError
+from endocil.errors import DataError, EndocilError
 from endocil.io.archives import Progress
 from endocil.io.files import filling_folder, read_csv, write_csv
 
@@ -151,3 +155,23 @@ def _convert_file(entry: Entry, source: Path, target: Path) -> float | str:
     image.save(target / entry.path, "JPEG", quality=QUALITY, subsampling="4:2:0")
     recorded = np.frombuffer(entry.thumbnail, np.uint8).astype(np.float64)
     return float(np.abs(quarter_means(image) - recorded).max())
+
+
+def main(arguments: Sequence[str] | None = None) -> str | None:
+    """The message of an error; None where the subset is complete."""
+    parser = argparse.ArgumentParser(prog="python -m reproduction.subset", description="Rebuild the subset.")
+    parser.add_argument("list", type=Path, help="The list of the subset: experiments/hyper-kvasir-part.csv.")
+    parser.add_argument("root", type=Path, help="The folder of the official Hyper-Kvasir labelled images.")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="The folder to write; it must be new.")
+    options = parser.parse_args(arguments)
+    try:
+        report = rebuild(options.list, options.root, options.output)
+    except EndocilError as error:
+        return str(error)
+    print(report)
+    incomplete = report.missing or report.differ
+    return f"the subset in {options.output} is not complete: results on it cannot be compared" if incomplete else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from endocil.datasets.folder import load
-from endocil.datasets.public.subset import convert, quarter_means, read_list, rebuild
 from endocil.errors import EndocilError
 from endocil.io.files import read_csv
+from reproduction.subset import convert, main, quarter_means, read_list, rebuild
 
 LIST = Path(__file__).parents[2] / "experiments" / "hyper-kvasir-part.csv"
 PATHS = ("lower-gi-tract/findings/polyps/a.jpg", "upper-gi-tract/landmarks/z-line/b.jpg")
@@ -165,3 +165,14 @@ def test_the_boxes_of_the_list_lie_at_the_bottom_left() -> None:
     assert (boxes[:, 3] <= 128).all()
     assert (boxes[:, 2] > 10).all()
     assert np.median(boxes, axis=0) == pytest.approx([0, 86.5, 39, 128], abs=2)
+
+
+def test_the_command_says_whether_the_subset_is_complete(
+    tmp_path: Path, download: Path, list_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(list_file), str(download), "-o"]
+    assert main([*words, str(tmp_path / "whole")]) is None
+    assert "2 images written" in capsys.readouterr().out
+    assert "exists and is not empty" in (main([*words, str(tmp_path / "whole")]) or "")
+    (download / "labeled-images" / PATHS[0]).unlink()
+    assert "is not complete" in (main([*words, str(tmp_path / "part")]) or "")
