@@ -23,8 +23,7 @@ from safetensors.torch import save
 import endocil
 from endocil import EndocilError
 from endocil.io.files import write_atomically, write_json
-from endocil.learning.checkpoint import FILE, load_checkpoint
-from endocil.learning.tensor_file import write_tensors
+from endocil.learning.checkpoint import FILE, load_checkpoint, write_tensors
 from endocil.runs.folder import RunFolder
 
 
@@ -158,7 +157,7 @@ def test_a_checkpoint_that_could_not_be_written_leaves_the_one_before(
         monkeypatch.setattr("os.fsync", no_space)
         write_atomically(path, *parts)
 
-    monkeypatch.setattr("endocil.learning.tensor_file.write_atomically", full)
+    monkeypatch.setattr("endocil.learning.checkpoint.write_atomically", full)
     with pytest.raises(EndocilError, match="No space left"):
         life.step(life.scenario.tasks[1])
     assert (tmp_path / FILE).read_bytes() == before

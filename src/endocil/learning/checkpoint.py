@@ -1,28 +1,37 @@
 """Checkpoints: one file of tensors and numbers, replaced atomically, and one of exemplars, written once per task.
 
 Structure is a function of the task sizes, so a checkpoint stores values only: a fresh method is grown to the same
-point and the values overwrite its own.
+point and the values overwrite its own. Both files carry a checksum of all their bytes, as safetensors has none: a
+flipped bit is found, not learned from. It stands in the file's own header, and is taken with zeros in its place.
 """
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from endocil.data.scenario import Task
 from endocil.errors import FileFormatError
+from endocil.io.files import write_atomically
 from endocil.learning.memory import ExemplarMemory, KeptImages, Provenance
 from endocil.learning.optimizers import Number, OptimizerState
-from endocil.learning.tensor_file import read_tensors, write_tensors
 from endocil.methods.base import Method
 
 FORMAT = 4
 FILE = "checkpoint.safetensors"
 ANEW = "start the run again in a new folder"
 EXEMPLARS = "exemplars-{task}.safetensors"  # written once a task: pixels do not change in between
+KEY = "endocil"  # of a file's metadata
+SEAL = "blake2b-128:"
+OPEN = SEAL + "0" * 32
+BLOCK = 1 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -154,3 +163,46 @@ def restore(
     method.statistics = checkpoint.part("statistics")
     if memory is not None and checkpoint.exemplars is not None:
         memory.load(checkpoint.exemplars, classes)
+
+
+def write_tensors(path: Path, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """`header` is plain data; after a crash the file is the old one or the new one."""
+    # the seal comes first, so that nothing in the header can be taken for it
+    data = memoryview(save(dict(tensors), metadata={KEY: json.dumps({"seal": OPEN, **header})}))
+    head = bytes(data[: _head_length(data[:8])])
+    rest = data[len(head) :]
+    total = hashlib.blake2b(head, digest_size=16)
+    total.update(rest)
+    head = head.replace(OPEN.encode(), f"{SEAL}{total.hexdigest()}".encode(), 1)
+    write_atomically(path, head, rest)
+
+
+def read_tensors(path: Path, way_out: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The header and the tensors; a file that is not as it was written is refused, with the way out."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = json.loads((file.metadata() or {})[KEY])
+            if "seal" not in header:
+                raise ValueError("it has no checksum: another version of endocil wrote it")
+            if header.pop("seal") != _seal_of(path):
+                raise ValueError("its bytes are not those that were written: the file is damaged")
+            return header, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+    except (SafetensorError, OSError, KeyError, TypeError, AttributeError, ValueError) as error:
+        raise FileFormatError(f"{path} cannot be read ({error}); {way_out}") from error
+
+
+def _seal_of(path: Path) -> str:
+    total = hashlib.blake2b(digest_size=16)
+    with open(path, "rb", buffering=0) as file:
+        length = file.read(8)
+        head = length + file.read(_head_length(length) - 8)
+        start = head.index(SEAL.encode())
+        total.update(head[:start] + OPEN.encode() + head[start + len(OPEN) :])
+        while block := file.read(BLOCK):
+            total.update(block)
+    return f"{SEAL}{total.hexdigest()}"
+
+
+def _head_length(first: bytes | memoryview) -> int:
+    """Bytes before the tensors: safetensors begins with the length of its JSON."""
+    return 8 + int.from_bytes(first, "little")
