@@ -32,9 +32,23 @@ Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")
 Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")]
 Head = Annotated[Literal["softmax", "nearest_mean"], typer.Option(help="softmax or nearest_mean.")]
 Against = Annotated[
-    str | None, typer.Option(metavar="LABEL", help="The method to compare with; by default that of the first run.")
+    str | None,
+    typer.Option(
+        metavar="LABEL_OR_RUN", help="The method to compare with, or a run of it; by default that of the first run."
+    ),
 ]
 Ledger = Annotated[Path, typer.Option("--ledger", help="Folder of the ledger.")]
+
+
+def with_baseline(runs: Sequence[Path], against: str | None) -> list[Path]:
+    """The runs, and that of --against where it is a run's folder and not among them."""
+    from endocil.reports.comparisons import is_run_folder
+
+    known = {run.resolve() for run in runs}
+    return [
+        *runs,
+        *([Path(against)] if against and is_run_folder(against) and Path(against).resolve() not in known else []),
+    ]
 
 
 def fail(message: str, status: int = 1) -> NoReturn:

@@ -44,6 +44,7 @@ def _application() -> typer.Typer:
     )
     for command in commands:
         app.command()(command)
+    app.command("import")(results.import_predictions)
     images = (data.where, data.check, data.audit, data.synth, data.sheet, data.cache)
     app.add_typer(_group("Data sets: where to get them, checks, audit, synthetic images, cache.", *images), name="data")
     kept = "Results kept in a repository as small JSON files."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from endocil.cli.console import Against, Runs, aligned, say
+from endocil.cli.console import Against, Runs, aligned, say, with_baseline
 from endocil.errors import DataError, EndocilError, SettingsError
 
 if TYPE_CHECKING:
@@ -138,13 +138,15 @@ def publish(
     from endocil.reports.ledger import insert_texts
     from endocil.reports.publish import publish as write
     from endocil.runs.experiments import evaluated_part
-    from endocil.runs.records import read_runs
+    from endocil.runs.records import is_imported, read_runs
 
     if insert and ledger is None:
         raise SettingsError("--insert writes the tables of a ledger; give it with --ledger")
-    records = read_runs(runs)
+    records = read_runs(with_baseline(runs, against))
     if ledger is not None:  # what the ledger or a file would refuse in the end is refused before anything is written
         for run in records:
+            if is_imported(run.settings):
+                raise SettingsError(f"{run.folder} holds imported predictions, which the ledger does not take")
             if (part := evaluated_part(run.settings)) != "test":
                 raise SettingsError(
                     f"{run.folder} was evaluated on its {part} part, for tuning; the ledger takes results on the test "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from endocil.cli.console import Against, Head, Runs, console, say
+from endocil.cli.console import Against, Head, Runs, console, say, with_baseline
 from endocil.errors import SettingsError
 from endocil.io.files import write_atomically
 from endocil.io.terminal import printable
@@ -95,7 +95,7 @@ def versus(
     from endocil.runs.records import read_runs
 
     metrics = _known_metrics(metric or ("acc_last", "acc_avg"))
-    records = read_runs(runs)
+    records = read_runs(with_baseline(runs, against))
     compared = comparable_runs(records, head)
     baseline = find_experiment(compared, against, records[0].name)
     differences = compare(compared, baseline, metrics, resamples)
@@ -177,6 +177,63 @@ def _put(
         return
     write_atomically(output, text, public=True)
     say(f"wrote {output}")
+
+
+def import_predictions(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PREDICTIONS...", help="CSV or .npz: one file per task, in order, or one with a column task."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the run; must be new or empty.")],
+    method: Annotated[str | None, typer.Option(help="The method's name; or a column method.")] = None,
+    toolbox: Annotated[str | None, typer.Option(help="Whose code it was, such as PyCIL.")] = None,
+    data: Annotated[str | None, typer.Option(help="Name of the data set.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the run; 0 if not given.")] = None,
+    like: Annotated[
+        Path | None, typer.Option(metavar="RUN", help="A run on the same test images: data, split, groups, sources.")
+    ] = None,
+    classes: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Names of the classes, one per line, where labels are numbers.")
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs per task, where known.")] = None,
+    size: Annotated[int | None, typer.Option(min=1, help="Width of the images in pixels, where known.")] = None,
+    width: Annotated[
+        int | None, typer.Option(min=1, help="Channels of the network's first stage, where known.")
+    ] = None,
+    exemplars: Annotated[int | None, typer.Option(min=0, help="Exemplars per class; 0: the method keeps none.")] = None,
+    exemplars_in_all: Annotated[int | None, typer.Option(min=1, help="Exemplars of all classes together.")] = None,
+) -> None:
+    """Import predictions of another toolbox as a run, for table, versus, report, figures and publish."""
+    from endocil.io.files import read_fields
+    from endocil.runs.import_predictions import Origin
+    from endocil.runs.import_predictions import import_predictions as write
+
+    if exemplars is not None and exemplars_in_all is not None:
+        raise SettingsError("--exemplars and --exemplars-in-all are both given; keep one of them")
+    known = {
+        "data": {"size": size},
+        "network": {"width": width},
+        "memory": {"per_class": exemplars, "total": exemplars_in_all},
+        "train": {"epochs": epochs},
+    }
+    budget = {
+        section: {key: value for key, value in values.items() if value is not None} for section, values in known.items()
+    }
+    names = [",".join(fields).strip() for _, fields in read_fields(classes, ",", any_bytes=False)] if classes else []
+    origin = Origin(method=method, toolbox=toolbox, data=data, seed=seed, budget=budget)
+    metrics = write(files, output, origin, class_names=names, like=like)
+    tasks = "+".join(map(str, metrics["task_sizes"]))
+    say(
+        f"{output}: {len(metrics['classes'])} classes in tasks of {tasks}, {metrics['test_images'][-1]:,} test images, "
+        f"Acc_last {metrics['softmax']['acc_last']:.2f}"
+    )
+    items = {"--epochs": epochs, "--size": size, "--width": width}
+    missing = [option for option, value in items.items() if value is None]
+    missing += ["--exemplars"] if exemplars is exemplars_in_all is None else []
+    if missing:
+        say(f"not known, so that it is not ranked with others unless --rank-anyway: {', '.join(missing)}")
 
 
 def methods() -> None:

@@ -117,7 +117,7 @@ def model_path(path: Path) -> Path:
         return inside
     if (path / "settings.toml").is_file():
         raise FileFormatError(
-            f"the run {path} has no {RUN_MODEL}: it is not finished, or was made by endocil 0.1; "
+            f"the run {path} has no {RUN_MODEL}: it is not finished, was imported, or was made by endocil 0.1; "
             f"continue with 'endocil resume {path}', or run it again"
         )
     raise FileFormatError(f"{path} is a folder without a model; expected a model file or the folder of a run")

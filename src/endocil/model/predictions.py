@@ -7,7 +7,7 @@ name the score columns by the class alone, or give a column `predicted` with nam
 
 import csv
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, get_args
@@ -228,14 +228,19 @@ def read_run_predictions(paths: Iterable[Path | str], *, of_run: bool = False) -
 
     `of_run`: files of a run's folder, where a task may bring images of known classes alone. Elsewhere two files of the
     same classes are a mistake, such as two seeds."""
+    return predictions_in_order(map(read_table, paths), of_run=of_run)
+
+
+def predictions_in_order(tables: "Iterable[PredictionTable]", *, of_run: bool = False) -> list[Predictions]:
+    """One table per task, in order; task s owns the classes that are new in table s."""
     run: list[Predictions] = []
-    for path in paths:
-        now = read_predictions(path, known=run[-1].classes if run else ())
+    for table in tables:
+        now = _predictions_of(table, known=run[-1].classes if run else ())
         if run and not of_run and len(now.classes) == len(run[-1].classes):
-            raise _error(path, "the next task, with classes the file before has not", _list(now.classes))
+            raise _error(table.path, "the next task, with classes the file before has not", _list(now.classes))
         if gone := set(run[-1].labels.tolist() if run else ()).difference(now.labels.tolist()):
             names = _list(now.classes[label] for label in sorted(gone))
-            raise _error(path, "test images of all classes seen so far", f"none of {names}")
+            raise _error(table.path, "test images of all classes seen so far", f"none of {names}")
         run.append(now)
     if not run:
         raise _error("predictions", "one file per task, in the order of learning", "none")
@@ -244,10 +249,13 @@ def read_run_predictions(paths: Iterable[Path | str], *, of_run: bool = False) -
 
 def read_predictions(path: Path | str, *, known: Sequence[str] = ()) -> Predictions:
     """Read one task's predictions; `known` are the classes of the tasks before, in the order of learning."""
-    table = _read_table(path)
+    return _predictions_of(read_table(path), known)
+
+
+def _predictions_of(table: "PredictionTable", known: Sequence[str]) -> Predictions:
     columns = table.named(SCORE) | {name: name for name in table.bare()}
     if bool(columns) == ("predicted" in table.cells):
-        raise _error(f"{path}, line 1", "score columns, or else `predicted`", _list(table.cells))
+        raise _error(f"{table.path}, line 1", "score columns, or else `predicted`", _list(table.columns))
     found = columns or sorted(set(table.cells["label"]))
     classes = (*known, *(name for name in found if name not in known))
     one_hot = np.eye(len(classes), dtype=np.float32)
@@ -267,16 +275,27 @@ def read_predictions(path: Path | str, *, known: Sequence[str] = ()) -> Predicti
 
 
 @dataclass(frozen=True)
-class _Table:
-    """The cells of a CSV file by column, and the line each row ends on, for messages."""
+class PredictionTable:
+    """The cells of a file by column, and the line each row ends on, for messages."""
 
     path: Path | str
     cells: Mapping[str, tuple[str, ...]]
     lines: Sequence[int]
+    numbers: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)  # columns that are no text
+
+    @property
+    def columns(self) -> list[str]:
+        return [*self.cells, *self.numbers]
+
+    def take(self, rows: Sequence[int]) -> "PredictionTable":
+        """Some rows."""
+        cells = {name: tuple(column[row] for row in rows) for name, column in self.cells.items()}
+        numbers = {name: column[rows] for name, column in self.numbers.items()}
+        return replace(self, cells=cells, lines=[self.lines[row] for row in rows], numbers=numbers)
 
     def named(self, prefix: str) -> dict[str, str]:
         """Class -> column, of the columns with this prefix."""
-        return {name.removeprefix(prefix): name for name in self.cells if name.startswith(prefix)}
+        return {name.removeprefix(prefix): name for name in self.columns if name.startswith(prefix)}
 
     def bare(self) -> list[str]:
         """Columns without a prefix, which must be scores."""
@@ -292,7 +311,8 @@ class _Table:
     def matrix(self, columns: Mapping[str, str], classes: Sequence[str]) -> NDArray[np.float32]:
         if set(columns) != set(classes):
             raise _error(f"{self.path}, line 1", f"a column for each of {_list(classes)}", _list(columns))
-        values = {columns[name]: _float32(self.cells[columns[name]]) for name in classes}
+        named = [columns[name] for name in classes]
+        values = {name: self.numbers[name] if name in self.numbers else _float32(self.cells[name]) for name in named}
         for name, column in values.items():
             self._check(name, np.isfinite(column), "a finite number")
         return np.stack(list(values.values()), axis=1)  # (N, C)
@@ -300,10 +320,12 @@ class _Table:
     def _check(self, column: str, good: NDArray[np.bool_], expected: str) -> None:
         for row in np.flatnonzero(~good).tolist():
             where = f"{self.path}, line {self.lines[row]}, column {column}"
-            raise _error(where, expected, repr(self.cells[column][row]))
+            came = repr(self.cells[column][row]) if column in self.cells else self.numbers[column][row]
+            raise _error(where, expected, came)
 
 
-def _read_table(path: Path | str) -> _Table:
+def read_table(path: Path | str) -> PredictionTable:
+    """A CSV file, not yet looked at but for the number of fields."""
     try:  # spreadsheets put a mark before the header
         with open(path, encoding="utf-8-sig", errors=ENCODING_ERRORS, newline="") as file:
             reader = csv.reader(file)
@@ -319,10 +341,10 @@ def _read_table(path: Path | str) -> _Table:
     if not rows:
         raise _error(path, "a line for each test image after the header", "none")
     columns = zip(*(row for _, row in rows), strict=True)
-    return _Table(path, dict(zip(header, columns, strict=True)), [line for line, _ in rows])
+    return PredictionTable(path, dict(zip(header, columns, strict=True)), [line for line, _ in rows])
 
 
-def _check_strays(table: _Table, known: Sequence[str]) -> None:
+def _check_strays(table: PredictionTable, known: Sequence[str]) -> None:
     """A stray column would pass for a class; so without the prefix only labels count as names of classes."""
     if strays := set(table.bare()).difference(known, table.cells["label"]):
         expected = f"classes as score columns (name them {SCORE}<class> or remove them)"

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -247,7 +248,13 @@ class PValue(Spread):
 
 
 def find_experiment(compared: ComparableRuns, label: str | None, first: str) -> Runs:
-    """The experiment with this label (icarl or iCaRL); that of the run named `first` where none is given."""
+    """The experiment of this run folder, or with this label (icarl or iCaRL); that of the run named `first` where none
+    is given."""
+    if label is not None and is_run_folder(label):
+        folder = Path(label).resolve()
+        for group in compared.groups:
+            if any(run.folder is not None and run.folder.resolve() == folder for run in group.results):
+                return group
     for group in compared.groups:
         name = str(group.first.settings["method"]["name"])
         spellings = {group.label.casefold(), group.label.replace(method_title(name), name, 1).casefold()}
@@ -255,6 +262,10 @@ def find_experiment(compared: ComparableRuns, label: str | None, first: str) -> 
             return group
     known = ", ".join(f"'{group.label}'" for group in compared.groups)
     raise SettingsError(f"no experiment '{label or first}' among these runs; there are {known}")
+
+
+def is_run_folder(label: str) -> bool:
+    return (Path(label) / "settings.toml").is_file()
 
 
 def versus_table(differences: Sequence[Versus], baseline: Runs) -> Table:
@@ -274,8 +285,8 @@ def versus_table(differences: Sequence[Versus], baseline: Runs) -> Table:
         p_values = map(PValue, (one.p, one.adjusted))
         first = (TITLES[one.metric], one.group.label, len(one.group.seeds), one.value)
         rows.append((*first, *differences_in_points, *p_values, one.verdict))
-    items = ", ".join(budgets_of([baseline, *(one.group for one in differences)]).items)
-    differ = f"; the runs differ in their budget ({items})" if items else ""
+    reason = budgets_of([baseline, *(one.group for one in differences)]).reason
+    differ = f"; {reason}" if reason else ""
     return Table(f"Difference from {baseline.label} in points, on the same test images{differ}", columns, tuple(rows))
 
 

@@ -15,7 +15,7 @@ from endocil.errors import DataError, EndocilError, FileFormatError, SettingsErr
 from endocil.io.files import last_name, portable, write_atomically
 from endocil.methods import method_class, method_title
 from endocil.runs.experiments import digest, evaluated_part, flatten, identity, label
-from endocil.runs.records import Complete, Json, RunRecord, completed, read_run
+from endocil.runs.records import Complete, Json, RunRecord, completed, is_imported, read_run
 
 LEDGER = Path("docs/results")
 # The components that an ablation exchanges, in the paper's order.
@@ -54,6 +54,8 @@ def add_to_ledger(run_folder: Path, ledger_folder: Path = LEDGER, *, content: st
 
     `content`: a digest of the run's images, where it is known."""
     record = read_run(run_folder)
+    if is_imported(record.settings):
+        raise SettingsError(f"{run_folder} holds imported predictions; the ledger keeps runs whose settings are known")
     if evaluated_part(record.settings) != "test":
         raise SettingsError(
             f"{run_folder} was evaluated on its {evaluated_part(record.settings)} part, for tuning; "

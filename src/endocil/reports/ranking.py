@@ -9,7 +9,7 @@ from endocil.metrics.metrics import TABLE_METRICS
 from endocil.reports.averages import HEAD, Runs, metric_spread
 from endocil.reports.comparisons import NOT_SIGNIFICANT, ComparableRuns, Versus, versus
 from endocil.reports.tables import TITLES, budgets_of
-from endocil.runs.experiments import data_title, split_description
+from endocil.runs.experiments import UNKNOWN, budget, data_title, split_description
 
 PERCENT = "\N{NO-BREAK SPACE}%"
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -56,14 +56,18 @@ def describe_runs(groups: Sequence[Runs]) -> str:
     count = NUMBERS[len(groups)].capitalize() if len(groups) < len(NUMBERS) else str(len(groups))
     methods = names if len(groups) == 1 else f"{count} methods ({names})"
     classes = f"the {len(first.metrics['classes'])} classes of {data_title(first.settings)}"
-    train, test = (sum(counts.get(part, 0) for counts in first.images.values()) for part in ("train", "test"))
+    train, test = (
+        max(sum(counts.get(part, 0) for counts in group.first.images.values()) for group in groups)
+        for part in ("train", "test")
+    )
+    training = f"{train:,} training and " if train else ""  # not known of imported predictions
     sizes = either(group.first.settings["data"].get("size") for group in groups)
     pixels = f" of {sizes} pixels" if sizes else ""
     split = either(split_description(group.first.settings) for group in groups)
     seeds = sorted({seed for group in groups for seed in group.seeds})
     plural = "seed" if len(seeds) == 1 else "seeds"
     return (
-        f"{methods} learned {classes}{_tasks(groups)}, with {train:,} training and {test:,} test images{pixels}, "
+        f"{methods} learned {classes}{_tasks(groups)}, with {training}{test:,} test images{pixels}, "
         f"split {split}. {_memory(groups)}{_epochs(groups)}; {plural} {listed(list(map(str, seeds)))}."
     )
 
@@ -88,6 +92,8 @@ def _memory(groups: Sequence[Runs]) -> str:
         if (sizes := either(memory.get(key) for memory in keeping))
     ]
     if not limits:
+        if any(budget(group.first)["exemplars"] == UNKNOWN for group in groups):
+            return "Whether images were kept between tasks is not known"
         return "No images were kept between tasks"
     if len(keeping) == len(groups):
         return f"At most {' or '.join(limits)} were kept as exemplars"
@@ -138,8 +144,8 @@ def _values(groups: Sequence[Runs], name: str, unit: str = "") -> str:
 def _lead(learners: Sequence[Runs], ranked: Ranking | None, rank_anyway: bool = False) -> str:
     if len(order := _highest_first(learners, "acc_last")) < 2:
         return ""
-    if not rank_anyway and (items := budgets_of(learners).items):
-        return f"The runs differ in their budget ({', '.join(items)}), so the methods are not ranked."
+    if not rank_anyway and (reason := budgets_of(learners).reason):
+        return f"{reason[0].upper()}{reason[1:]}, so the methods are not ranked."
     (best, first), (next_best, second) = order[:2]
     gap = best.mean - next_best.mean
     wider = max(best.deviation or 0.0, next_best.deviation or 0.0)

@@ -66,7 +66,7 @@ def results(
     table = _results(groups, compared, "softmax", together)
     return {
         "table": page_table(table),
-        "budgets": budgets.items,
+        "budgets": budgets.reason,
         "together": together,
         "sentences": [(rank.heading, findings(rank.groups, rank.ranking, rank_anyway=together)) for rank in ranks],
         "marked": bool(table.marked()),

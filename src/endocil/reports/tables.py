@@ -7,7 +7,7 @@ from typing import Any
 from endocil.io.text_tables import Column, Spread, Table, spread
 from endocil.metrics.metrics import TABLE_METRICS
 from endocil.model.predictions import Head
-from endocil.runs.experiments import Budget, Group, Result, budget, groups
+from endocil.runs.experiments import UNKNOWN, Budget, Group, Result, budget, groups
 
 TITLES = {
     "acc_last": "Acc_last",
@@ -44,28 +44,42 @@ class Budgets:
 
     @property
     def differing(self) -> list[str]:
-        """Items with more than one value; None (no exemplars, one task) goes with all."""
-        return [item for item in BUDGET_TITLES if len({one[item] for one in self.own if one[item] is not None}) > 1]
+        """Items with more than one value; None (no exemplars, one task) goes with all, what is unknown with none."""
+        return [item for item in BUDGET_TITLES if len(self._values(item)) > 1 or item in self._unknown]
+
+    def _values(self, item: str) -> set[int | str]:
+        return {value for one in self.own if (value := one[item]) is not None}
 
     @property
-    def items(self) -> list[str]:
-        """["epochs", "pixels"]; empty where the budgets are the same."""
-        return [BUDGET_TITLES[item][0].lower() for item in self.differing]
+    def _unknown(self) -> list[str]:
+        """Items that are not known of some of several experiments."""
+        return [item for item in BUDGET_TITLES if len(self.own) > 1 and UNKNOWN in self._values(item)]
+
+    @property
+    def reason(self) -> str:
+        """ "the runs differ in their budget (epochs, pixels)"; empty where the budgets are the same."""
+        differ = [item for item in self.differing if len(self._values(item) - {UNKNOWN}) > 1]
+        parts = {"the runs differ in their budget": differ, "the budget of some runs is not known": self._unknown}
+        return " and ".join(
+            f"{text} ({', '.join(BUDGET_TITLES[item][0].lower() for item in items)})"
+            for text, items in parts.items()
+            if items
+        )
 
     def rankings(self, rank_anyway: bool = False) -> tuple[str | None, ...]:
         """For Table.rankings: rows of the same budget together, upper bounds in none."""
         keys = [] if rank_anyway else self.differing
         return tuple(
-            repr([own[item] for item in keys]) if incremental else None
-            for own, incremental in zip(self.own, self.incremental, strict=True)
+            repr([(own[item], row if own[item] == UNKNOWN else None) for item in keys]) if incremental else None
+            for row, (own, incremental) in enumerate(zip(self.own, self.incremental, strict=True))
         )
 
     def note(self, rank_anyway: bool = False) -> str:
         """The end of a caption; empty where the budgets are the same."""
-        if not self.items:
+        if not self.reason:
             return ""
         ranked = "ranked all the same" if rank_anyway else "so only rows with the same budget are ranked"
-        return f"; the runs differ in their budget ({', '.join(self.items)}), {ranked}"
+        return f"; {self.reason}, {ranked}"
 
     def describe(self, row: int) -> str:
         """The items that differ, in words: 4 epochs, 20 exemplars per class"""
@@ -73,6 +87,7 @@ class Budgets:
         if "exemplars" in words:
             number, _, limit = str(self.own[row]["exemplars"] or "no").partition(" ")  # 20, "200 in all" or None
             words["exemplars"] = f"{number} exemplars {limit or ('' if number == 'no' else 'per class')}".rstrip()
+        words |= {item: f"{BUDGET_TITLES[item][0].lower()} unknown" for item in words if self.own[row][item] == UNKNOWN}
         return ", ".join(words.values())
 
 

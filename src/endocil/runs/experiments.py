@@ -15,11 +15,12 @@ from endocil.io.files import last_name, portable
 from endocil.io.text_tables import DASH, listed
 from endocil.methods import Method, method_class, method_options, method_title
 from endocil.methods.base import milestone_epochs, warmup_epochs
-from endocil.runs.records import is_incremental
+from endocil.runs.records import is_imported, is_incremental
 from endocil.settings.settings import load_settings, presets
 
 OWN_SECTIONS = ("method.", "memory.")  # their keys are shown without the section
 
+UNKNOWN = "unknown"  # of a budget
 Budget = Mapping[str, int | str | None]
 
 
@@ -66,6 +67,8 @@ def split_title(settings: Mapping[str, Any]) -> str:
 
 def split_description(settings: Mapping[str, Any]) -> str:
     """How training and test images were separated: "by image", "by group (near-duplicates)", "as given"."""
+    if is_imported(settings) and not settings.get("scenario"):
+        return "in a way that is not known"
     scenario = settings.get("scenario", {})
     split_by, groups = scenario.get("split_by", "image"), scenario.get("groups", "given")
     if scenario.get("split"):
@@ -147,22 +150,26 @@ def identity(settings: Mapping[str, Any]) -> dict[str, Any]:
 def budget(result: Result) -> Budget:
     """What a run was allowed to use: runs that differ here are no fair comparison of their methods.
 
-    None where an item does not apply: exemplars of a method that keeps none, tasks where all classes come at once."""
+    None where an item does not apply: exemplars of a method that keeps none, tasks where all classes come at once.
+    UNKNOWN where nobody said it of imported predictions."""
     settings, sizes = result.settings, result.metrics["task_sizes"]
     memory = settings.get("memory", {})
-    exemplars = f"{memory['total']} in all" if memory.get("total") else memory.get("per_class")
+    unknown = UNKNOWN if is_imported(settings) else None
+    exemplars = f"{memory['total']} in all" if memory.get("total") else memory.get("per_class", unknown)
     method = _method(settings)
     return {
-        "epochs": settings.get("train", {}).get("epochs"),
-        "size": settings["data"].get("size"),
-        "width": settings.get("network", {}).get("width"),
-        "exemplars": exemplars if method is None or method.replay else None,
+        "epochs": settings.get("train", {}).get("epochs", unknown),
+        "size": settings["data"].get("size", unknown),
+        "width": settings.get("network", {}).get("width", unknown),
+        "exemplars": exemplars if exemplars != 0 and (method is None or method.replay) else None,
         "tasks": format_value(list(sizes), "+") if is_incremental(result.metrics) else None,
     }
 
 
 def _method(settings: Mapping[str, Any]) -> type[Method] | None:
-    """None for a method from outside that is not installed here."""
+    """None for a method from outside that is not installed here, or of another toolbox."""
+    if is_imported(settings):
+        return None
     try:
         return method_class(settings["method"]["name"])
     except EndocilError:
@@ -236,7 +243,8 @@ def label(settings: Mapping[str, Any], keys: Collection[str] = ()) -> str:
         defaults = method_options(chosen["name"])
         evaluation = method.evaluation_options
         keys |= {f"method.{key}" for key in evaluation if chosen.get(key, defaults[key]) != defaults[key]}
-    shown = [f"{_short(key)}={format_value(values[key], '+')}" for key in sorted(keys, key=_short) if key in values]
+    shown = [str(settings["imported"]["toolbox"])] if is_imported(settings) else []
+    shown += [f"{_short(key)}={format_value(values[key], '+')}" for key in sorted(keys, key=_short) if key in values]
     return f"{title} ({', '.join(shown)})" if shown else title
 
 

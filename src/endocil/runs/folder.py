@@ -49,6 +49,7 @@ CHANGEABLE = frozenset(
 )
 # written before settings.toml, which makes a folder a run
 FILES_BEFORE_START = frozenset({"split.csv", "leaks.json", "data.json", "environment.json"})
+IMPORTED = "imported.json"  # in a folder of predictions of another toolbox: where they come from
 SPLIT_HEADER = ("image", "class", "task", "part", "group", "source")
 
 
@@ -102,6 +103,11 @@ class RunFolder:
     def settings(self) -> Settings:
         """Read once."""
         self.refuse_other_folder()
+        if (self.path / IMPORTED).exists():
+            raise SettingsError(
+                f"{self.path} holds imported predictions: there is no model, no image and nothing to resume; "
+                f"table, versus, report, figures and publish take it"
+            )
         return load_settings(self.path / "settings.toml")
 
     def refuse_other_folder(self) -> None:

@@ -60,6 +60,10 @@ class _Network(_Known):
     weights: str | None = None
 
 
+class _Imported(_Known):
+    toolbox: str
+
+
 class _Settings(_Known):
     seed: int = 0
     data: _Data
@@ -69,6 +73,7 @@ class _Settings(_Known):
     memory: _Memory = _Memory()
     train: _Train = _Train()
     run: _RunSection = _RunSection()
+    imported: _Imported | None = None
 
 
 Figures = dict[str, float | None]
@@ -160,6 +165,11 @@ def is_incremental(metrics: Json) -> bool:
     return len(metrics["task_sizes"]) > 1
 
 
+def is_imported(settings: Json) -> bool:
+    """Predictions of another toolbox (runs/import_predictions.py): settings that nobody gave are not known."""
+    return "imported" in settings
+
+
 def read_run(folder: Path) -> RunRecord:
     """Read a finished run; another folder and an unfinished run are refused."""
     folder = Path(folder)
@@ -223,6 +233,8 @@ def _parsed(path: Path, parse: Callable[[str], Any], expected: type[BaseModel] |
 
 def completed(settings: Mapping[str, Any] | Settings) -> dict[str, Any]:
     """Settings with every default written out; as they are where they name things that are not here."""
+    if not isinstance(settings, Settings) and is_imported(settings):
+        return dict(settings)
     try:
         recorded = settings if isinstance(settings, Settings) else load_settings(settings)
         filled = complete(recorded).model_dump(mode="json", exclude_none=True)

@@ -233,6 +233,9 @@ def draw_growth(material: Material) -> Drawings:
     """What each task costs."""
     for name, members in material.incremental.items():
         panels = {}
+        members = [group for group in members if group.first.events]  # of imported predictions nothing is known
+        if not members:
+            continue
         for cost, read in COSTS.items():
             curves = []
             for group in members:
@@ -254,6 +257,8 @@ def draw_calibration(material: Material) -> Drawings:
         for group in members:
             if all(map(has_predictions, group.results)):
                 last = [stored_predictions(run)[-1] for run in group.results]
+                if not all(one.true_scores for one in last):
+                    continue  # predicted classes alone have no confidence
                 pairs = [confidences(one.scores, one.labels) for one in last]
                 confidence, correct = map(np.concatenate, zip(*pairs, strict=True))
                 bins[group.label] = reliability(confidence, correct, BINS)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from endocil.errors import EndocilError
 from endocil.runs.experiments import Group, groups, identity, split_title
-from endocil.runs.records import Json, RunRecord
+from endocil.runs.records import Json, RunRecord, is_imported
 
 Floats = NDArray[np.float64]
 Gallery = Mapping[str, Sequence[NDArray[np.uint8]]]  # class -> pixels of its exemplars, first choice first
@@ -66,6 +66,8 @@ class Material:
 
 def _budget(settings: Json) -> str:
     memory = settings.get("memory", {})
+    if is_imported(settings) and not memory:
+        return "memory unknown"
     return f"{memory['total']} in all" if memory.get("total") else f"{memory.get('per_class')} per class"
 
 
