@@ -253,7 +253,7 @@ def test_arrays_that_do_not_fit_are_refused_by_name(tmp_path: Path) -> None:
         ({"label": labels, "predicted": np.array([0.5, 1])}, "predicted: expected 2 whole numbers or texts"),
         ({"label": np.array([0, 7]), "score": np.eye(2), "classes": ["a", "b"]}, "'7' is no number of the 2 classes"),
     ):
-        np.savez(tmp_path / "p.npz", **arrays)  # type: ignore[arg-type]
+        np.savez(tmp_path / "p.npz", **arrays)
         with pytest.raises(EndocilError, match=message):
             import_predictions([tmp_path / "p.npz"], tmp_path / "run", ORIGIN)
     np.savez(tmp_path / "p.npz", label=labels, score=np.eye(2))
