@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from endocil.learning.features import Outputs, l2_normalise, outputs_of
-from endocil.model.calibration import RATE, ood_scores, spread_of, threshold_of
+from endocil.model.calibration import RATE, threshold_of
 from endocil.model.model import Model
+from endocil.model.out_of_distribution import ood_scores, spread_of
 
 MADE = 200  # pictures of each kind
 Scores = dict[str, Tensor]

@@ -13,9 +13,9 @@ from endocil.learning.build import build_learning, complete
 from endocil.learning.features import CLASS_MEANS, Outputs, class_means, outputs_of
 from endocil.learning.memory import KeptImages, Provenance, no_images
 from endocil.methods import Method
-from endocil.model.calibration import ood_scores, spread_of_features
 from endocil.model.file import ModelFile, write_model_file
 from endocil.model.manifest import Calibration, GateVerdict, LearnedClass, Manifest, Preprocessing, Step
+from endocil.model.out_of_distribution import ood_scores, spread_of_features
 from endocil.settings.settings import load_settings
 
 CLASSES = ("z-line", "polyp", "<b>cecum</b>", "ulcer, bleeding", "=1+1")  # names are data, whatever they look like

@@ -8,23 +8,31 @@ import numpy as np
 import pytest
 import torch
 from packed import restored
+from pictures import make_images
 from present import present
 from sklearn.covariance import ShrunkCovariance
+from sklearn.decomposition import PCA
 
+from endocil.components.ridge import add_products, packed_length, unpacked
 from endocil.errors import EndocilError
 from endocil.learning.features import Outputs, outputs_of
-from endocil.model.calibration import (
+from endocil.model.calibration import calibrate
+from endocil.model.card import card_of
+from endocil.model.file import ModelFile, read_model_file, write_model_file
+from endocil.model.model import Model
+from endocil.model.out_of_distribution import (
+    CENTRE,
     MEANS,
     MOST_FEATURES,
+    PRINCIPAL,
+    SCALE,
     SHRINKAGE,
     WHITENING,
-    calibrate,
     ood_scores,
     spread_of,
     spread_of_features,
+    vim_space,
 )
-from endocil.model.file import ModelFile, read_model_file, write_model_file
-from endocil.model.model import Model
 
 
 def features(n: int, seed: int = 0) -> torch.Tensor:
@@ -147,3 +155,53 @@ def test_a_spread_that_does_not_fit_is_refused(
 def written(content: ModelFile, path: Path) -> ModelFile:
     write_model_file(path, content)
     return read_model_file(path)
+
+
+# --- ViM, for frozen backbones
+
+
+def vim_of(rows: torch.Tensor, held: torch.Tensor, temperature: float = 0.5) -> dict[str, torch.Tensor]:
+    products = rows.double().T @ rows.double()
+    return vim_space(float(len(rows)), rows.double().sum(dim=0), products, seen(held), temperature)
+
+
+def test_it_is_the_residual_outside_the_principal_space_minus_the_energy() -> None:
+    rows, held, others = features(300), features(40, seed=1), features(20, seed=2)
+    space = vim_of(rows, held)
+    principal = PCA(n_components=6).fit(rows.double().numpy())
+
+    def residual(own: torch.Tensor) -> np.ndarray:
+        apart = own.double().numpy()
+        return np.asarray(np.linalg.norm(apart - principal.inverse_transform(principal.transform(apart)), axis=1))
+
+    scale = (held[:, :3].double() / 0.5).amax(dim=1).mean().item() / residual(held).mean()
+    energy = torch.logsumexp(others[:, :3].double() / 0.5, dim=1).numpy()
+    np.testing.assert_allclose(ood_scores(seen(others), space), scale * residual(others) - energy, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("method", ["simplecil", "analytic", "ranpac"])
+def test_a_frozen_model_has_it_from_its_sums_alone_and_forgets_with_them(method: str, tmp_path: Path) -> None:
+    options = {"projected": 32} if method == "ranpac" else {}
+    values = {"data": {"size": 32}, "network": {"width": 8}, "method": {"name": method, **options}}
+    model = Model.create(values)
+    images = make_images([30, 30], size=32)
+    labels = [images.table.classes[label] for label in images.table.labels.tolist()]
+    model.learn(list(images.pixels.numpy()), labels, validation=0.4)
+    assert set(model.spread) == {CENTRE, PRINCIPAL, SCALE}
+    assert present(model.manifest.calibration).ood_threshold is not None
+    model.save(tmp_path / "m.endocil")
+    loaded = Model.load(tmp_path / "m.endocil")
+    assert present(loaded.predict(list(images.pixels[:4].numpy())).ood_score).tolist() == pytest.approx(
+        present(model.predict(list(images.pixels[:4].numpy())).ood_score).tolist(), abs=1e-4
+    )
+    assert "score: ViM" in card_of(read_model_file(tmp_path / "m.endocil")).text()
+    wrong = {**model.spread, SCALE: torch.tensor([-1.0, 1.0])}
+    with pytest.raises(EndocilError, match="scale is negative"):
+        written(replace(model.file(), spread=wrong), tmp_path / "x.endocil")
+
+
+def test_the_sums_of_all_features_are_those_of_the_images(tmp_path: Path) -> None:
+    rows = torch.randn(20, 300, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    packed = torch.zeros(packed_length(300), dtype=torch.float64)
+    add_products(packed, rows)
+    torch.testing.assert_close(unpacked(packed, 300), rows.T @ rows)

@@ -35,6 +35,15 @@ def add_products(packed: Tensor, x: Tensor, weight: float = 1.0) -> None:
         block.addmm_(x[:, columns - rows : columns].T, x[:, :columns], alpha=weight)
 
 
+def unpacked(packed: Tensor, n: int) -> Tensor:
+    """The whole symmetric (n, n) matrix."""
+    whole, row = packed.new_zeros(n, n), 0
+    for block in block_rows(packed, n):
+        whole[row : row + len(block), : block.shape[1]] = block
+        row += len(block)
+    return whole.tril() + whole.tril(-1).T
+
+
 def trace(packed: Tensor, n: int) -> float:
     return sum(float(diagonal_block(block).trace()) for block in block_rows(packed, n))
 

@@ -15,7 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from endocil.components.ridge import add_products, fit_and_held_back, packed_length, solve, squared_errors, trace
+from endocil.components.ridge import (
+    add_products,
+    fit_and_held_back,
+    packed_length,
+    solve,
+    squared_errors,
+    trace,
+    unpacked,
+)
 from endocil.data.scenario import Task
 from endocil.data.seeding import generator
 from endocil.methods import common
@@ -30,6 +38,8 @@ MOST_TO_CHOOSE = 10_000  # images on which the ratio is chosen
 
 class Analytic(FrozenMethod):
     """The joint ridge solution over all images ever learned, from sums for each class."""
+
+    keeps_moments = False
 
     def __init__(
         self,
@@ -75,6 +85,12 @@ class Analytic(FrozenMethod):
             sums[label] += sign * mine.sum(dim=0)
             add_products(products[label], mine, sign)
         self.statistics |= {SUMS: sums, PRODUCTS: products}
+
+    def feature_moments(self) -> tuple[float, Tensor, Tensor] | None:
+        if PRODUCTS not in self.statistics:
+            return None
+        counts, sums, products = (self.statistics[name].cpu() for name in (COUNTS, SUMS, PRODUCTS))
+        return float(counts.sum()), sums.sum(dim=0), unpacked(products.sum(dim=0), sums.shape[1])
 
     def class_weights(self, counts: Tensor) -> Tensor:
         """w_c = n_c^-p; 0 for a class without images."""

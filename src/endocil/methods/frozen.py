@@ -10,6 +10,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
+from endocil.components.ridge import add_products, packed_length, unpacked
 from endocil.data.batches import ImageSet
 from endocil.data.scenario import Task
 from endocil.errors import EndocilError
@@ -18,6 +19,9 @@ from endocil.methods.base import Method, Phase, TaskData
 
 LEARNED = "learned"  # (n, 8) uint8: what tells whether an image with its class is in the sums
 COUNTS = "counts"  # (n_seen,) float64: images of each class
+TOTAL = "total"  # (d,) float64: the sum of all features
+SQUARES = "squares"  # (packed_length(d),) float64: the sum of their products f f^T, packed
+MOST_FEATURES = 4096  # of which products are kept
 LARGEST_STATISTICS = LARGEST * 9 // 10  # of a model file; the rest is for the network and kept images
 
 
@@ -25,6 +29,7 @@ class FrozenMethod(Method):
     """No phase; `consolidate` adds the new images to the sums and computes the classifier from them."""
 
     learns_known_classes = True
+    keeps_moments = True  # of all features together; false: the method's own sums give them
 
     @property
     def frozen(self) -> bool:
@@ -67,6 +72,20 @@ class FrozenMethod(Method):
         """Add images of the first n classes to the sums, or subtract them: features are (m, d) float64."""
         counts = self.grown_statistic(COUNTS, n)
         self.statistics[COUNTS] = counts + sign * torch.bincount(labels, minlength=n)
+        d = features.shape[1]
+        if self.keeps_moments and d <= MOST_FEATURES:
+            total, squares = torch.zeros(d, dtype=torch.float64), torch.zeros(packed_length(d), dtype=torch.float64)
+            if TOTAL in self.statistics:
+                total, squares = (self.statistics[name].cpu().clone() for name in (TOTAL, SQUARES))
+            add_products(squares, features, sign)
+            self.statistics |= {TOTAL: total + sign * features.sum(dim=0), SQUARES: squares}
+
+    def feature_moments(self) -> tuple[float, Tensor, Tensor] | None:
+        """Of all learned images: how many, the sum (d,) of their features and of f f^T (d, d); None without them."""
+        if SQUARES not in self.statistics:
+            return None
+        total = self.statistics[TOTAL].cpu()
+        return float(self.statistics[COUNTS].sum()), total, unpacked(self.statistics[SQUARES].cpu(), len(total))
 
     @abstractmethod
     def solve(self) -> None:

@@ -2,10 +2,7 @@
 
 Temperatures and threshold are fitted on held-out images, which were never trained on. The softmax head's logits are
 divided by one temperature (Guo et al., ICML 2017); minus the squared distances to the class means by another.
-
-The out-of-distribution score is the Mahalanobis distance of an image's feature to the nearest class mean, by the
-covariance of the exemplars around their class means (Lee et al., NeurIPS 2018). A plain distance hardly sees the
-directions in which the learned classes do not vary, and noise, wrong colours or another organ move features there.
+The out-of-distribution score is that of `out_of_distribution.py`.
 """
 
 import math
@@ -20,15 +17,32 @@ from endocil.learning.features import Outputs, outputs_of
 from endocil.learning.memory import KeptImages
 from endocil.methods import Method
 from endocil.model.manifest import Calibration
+from endocil.model.out_of_distribution import ood_scores, spread_of
 
 FOLDS = 5
 BINS = 15
 RATE = 0.05
 NAMED = 10  # classes in a note
 COLDEST, HOTTEST = 1e-4, 1e4  # temperatures that are tried
-MOST_FEATURES = 4096  # the matrix has this number squared: beyond, it would be larger than the network
-SHRINKAGE = 0.1  # share of the mean variance that every direction gets: few exemplars, many directions
-MEANS, WHITENING = "means", "whitening"
+
+
+def spread_and_calibration(
+    method: Method,
+    exemplars: KeptImages,
+    held_out: KeptImages,
+    classes: Sequence[str],
+    *,
+    rate: float = RATE,
+    batch: int = 64,
+) -> tuple[dict[str, Tensor], Calibration | None]:
+    """What the out-of-distribution score needs, and the calibration: one pass over the held-out images for both."""
+    outputs = outputs_of(method, held_out.pixels, batch) if len(held_out) else None
+    measured = None
+    if outputs is not None:
+        labels = torch.tensor([classes.index(one.class_name) for one in held_out.provenance])
+        measured = outputs, fit_temperature(outputs.logits, labels)
+    spread = spread_of(method, exemplars, classes, held_out=measured, batch=batch)
+    return spread, calibrate(method, held_out, classes, spread, rate=rate, batch=batch, outputs=outputs)
 
 
 def calibrate(
@@ -39,17 +53,19 @@ def calibrate(
     *,
     rate: float = RATE,
     batch: int = 64,
+    outputs: Outputs | None = None,
 ) -> Calibration | None:
     """Fit both temperatures and the threshold on the held-out images.
 
-    None if a class has no held-out images, or there are too few groups to cross-fit. `spread`: from `spread_of`."""
+    None if a class has no held-out images, or there are too few groups to cross-fit. `spread`: from `spread_of`.
+    `outputs`: those for the held-out images, where they are at hand."""
     if without_held_out(held_out, classes):
         return None
     labels = torch.tensor([classes.index(one.class_name) for one in held_out.provenance])
     folds = folds_of([one.group or f"image {i}" for i, one in enumerate(held_out.provenance)])
     if len(set(folds.tolist())) < 2:
         return None
-    outputs = outputs_of(method, held_out.pixels, batch)
+    outputs = outputs or outputs_of(method, held_out.pixels, batch)
     temperature, error_before, error = _fitted(outputs.logits, labels, folds)
     scores = ood_scores(outputs, spread)
     return Calibration(
@@ -179,43 +195,3 @@ def threshold_of(scores: Tensor, rate: float) -> float | None:
         return None
     place = min(n, math.ceil((n + 1) * (1.0 - rate)))
     return float(scores.double().sort().values[place - 1])
-
-
-def spread_of(method: Method, exemplars: KeptImages, classes: Sequence[str], *, batch: int = 64) -> dict[str, Tensor]:
-    """The covariance of the exemplars' features around their class means, as a whitening matrix, and these means.
-
-    Empty if a class has no exemplars, or there are very many features (DER concatenates those of all tasks)."""
-    if {one.class_name for one in exemplars.provenance} != set(classes):
-        return {}
-    labels = torch.tensor([classes.index(one.class_name) for one in exemplars.provenance])
-    return spread_of_features(outputs_of(method, exemplars.pixels, batch).features, labels)
-
-
-def spread_of_features(features: Tensor, labels: Tensor) -> dict[str, Tensor]:
-    """`whitening` (d, d): whitened features lie about 1 from their class mean. `means` (C, d): whitened."""
-    rows = features.double()
-    if rows.shape[1] > MOST_FEATURES:
-        return {}
-    means = torch.stack([rows[labels == label].mean(dim=0) for label in range(int(labels.max()) + 1)])
-    apart = rows - means[labels]
-    covariance = apart.T @ apart / len(rows)  # (d, d)
-    level = float(covariance.diagonal().mean())
-    if not level > 1e-12 * float(rows.square().mean()):  # one exemplar a class, or all the same
-        return {}
-    n = len(covariance)
-    shrunk = (1.0 - SHRINKAGE) * covariance + SHRINKAGE * level * torch.eye(n, dtype=torch.float64)
-    whitening = torch.linalg.cholesky(torch.linalg.inv(shrunk)) / math.sqrt(n)
-    return {MEANS: (means @ whitening).float(), WHITENING: whitening.float()}
-
-
-def ood_scores(outputs: Outputs, spread: Mapping[str, Tensor]) -> Tensor:
-    """(n,) Mahalanobis distance to the nearest class mean; about 1 for an exemplar.
-
-    Without `spread`: the plain distance to the nearest class mean. Without class means: minus the largest logit."""
-    if spread:
-        return torch.cdist(
-            outputs.features @ spread[WHITENING], spread[MEANS], compute_mode="donot_use_mm_for_euclid_dist"
-        ).amin(dim=1)
-    if outputs.distances is not None:
-        return outputs.distances.min(dim=1).values.clamp_min(0).sqrt()
-    return -outputs.logits.max(dim=1).values

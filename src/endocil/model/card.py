@@ -17,6 +17,7 @@ from endocil.model.calibration import why_uncalibrated, why_unflagged, why_unimp
 from endocil.model.file import ModelFile
 from endocil.model.kept_images import counts
 from endocil.model.manifest import NOT_GATED, UNTESTED, Calibration, Manifest, Step
+from endocil.model.out_of_distribution import MEASURED, score_name
 
 USE = (
     "For research on learning new classes of endoscopic images, by people who can judge its results. It is no medical "
@@ -90,7 +91,7 @@ def card_of(file: ModelFile) -> Card:
         _release(manifest),
         _results(manifest),
         _classes(file),
-        _probabilities(manifest.calibration),
+        _probabilities(manifest.calibration, score_name(file.spread)),
         _memory(file),
         Section("History", titles=("when", "by", "what", "parent"), rows=tuple(map(_step, manifest.history))),
     )
@@ -177,7 +178,7 @@ def _classes(file: ModelFile) -> Section:
     return Section("Classes", titles=titles, rows=tuple(rows))
 
 
-def _probabilities(fitted: Calibration | None) -> Section:
+def _probabilities(fitted: Calibration | None, score: str) -> Section:
     title = "Probabilities and new findings"
     if fitted is None:
         return Section(title, ("Not calibrated: probabilities are overconfident, and no image is flagged.",))
@@ -190,7 +191,8 @@ def _probabilities(fitted: Calibration | None) -> Section:
     ]
     if fitted.ood_threshold is not None:
         rate = f"at most {100 * fitted.ood_rate:g} % of images of learned classes are flagged"
-        facts.append(("out of distribution", rate))
+        facts.append(("out of distribution", f"{rate} (score: {score})"))
+        facts.append(("new findings", f"{MEASURED[score]}. The flag is no safeguard"))
     return Section(title, facts=tuple(facts))
 
 

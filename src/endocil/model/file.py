@@ -4,7 +4,7 @@ A single wrong bit is detected before anything is parsed, nothing can unpack to 
 digest identifies the model. Inside:
 
     manifest.json                               manifest.py
-    weights.safetensors                         method/..., statistics/... (class means), spread/... (calibration.py)
+    weights.safetensors                         method/..., statistics/... (class means), spread/... (of features)
     exemplars.csv, exemplars/000000.png, ...    provenance (patient, source, licence, ...) and lossless pixels
     held-out.csv, held-out/000000.png, ...      the same for the held-out images
 
@@ -49,8 +49,8 @@ from endocil.io.files import (
 )
 from endocil.io.terminal import printable, refuse_control, refuse_control_in
 from endocil.learning.memory import KeptImages, Provenance, no_images
-from endocil.model.calibration import MEANS, WHITENING
 from endocil.model.manifest import FORMAT, LONGEST_CELL, Manifest
+from endocil.model.out_of_distribution import wrong_shapes
 from endocil.settings.settings import Settings, load_settings
 
 Kind = Literal["exemplars", "held-out"]
@@ -93,7 +93,7 @@ class ModelFile:
     exemplars: KeptImages
     held_out: KeptImages
     digest: str = ""  # of the file it was read from
-    spread: Mapping[str, Tensor] = field(default_factory=dict)  # of the exemplars' features: calibration.py
+    spread: Mapping[str, Tensor] = field(default_factory=dict)  # of the learned features: out_of_distribution.py
 
     @cached_property
     def settings(self) -> Settings:
@@ -234,24 +234,12 @@ def _refuse_unfit(content: ModelFile) -> None:
                 )
             if one.task >= n_tasks:
                 raise FileFormatError(f"{kind}: an image of a task that was never learned; there were {n_tasks}")
-    _refuse_unfit_spread(content.spread, len(content.classes))
+    if content.spread and (wrong := wrong_shapes(content.spread, len(content.classes))):
+        raise FileFormatError(wrong)
     for part in (content.state, content.statistics, content.spread):
         broken = [name for name, value in part.items() if not bool(value.isfinite().all())]
         if broken:
             raise FileFormatError(f"numbers that are not finite in {broken[0][:80]!a}")
-
-
-def _refuse_unfit_spread(spread: Mapping[str, Tensor], n: int) -> None:
-    """Whether it fits the network's features is seen once there is a network."""
-    if not spread:
-        return
-    if set(spread) != {MEANS, WHITENING}:
-        raise FileFormatError(f"a spread of {sorted(spread)[:5]!a}; expected {MEANS} and {WHITENING}")
-    d = spread[MEANS].shape[-1] if spread[MEANS].ndim else 0
-    for name, shape in ((MEANS, (n, d)), (WHITENING, (d, d))):
-        matrix = spread[name]
-        if tuple(matrix.shape) != shape or matrix.dtype != torch.float32:
-            raise FileFormatError(f"the spread's {name} is {matrix.dtype} of shape {tuple(matrix.shape)}")
 
 
 # --- the zip

@@ -15,8 +15,8 @@ from endocil.errors import EndocilError
 from endocil.learning.feature_store import FeatureStore
 from endocil.learning.features import batch_of, l2_normalise, outputs_of
 from endocil.methods import Method
-from endocil.model.calibration import ood_scores
 from endocil.model.manifest import Calibration
+from endocil.model.out_of_distribution import ood_scores
 from endocil.model.predictions import Predictions
 
 if TYPE_CHECKING:

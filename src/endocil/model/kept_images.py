@@ -21,7 +21,7 @@ from endocil.learning.features import CLASS_MEANS, class_means, features_of, out
 from endocil.learning.memory import KeptImages, Provenance
 from endocil.methods import method_title
 from endocil.methods.frozen import COUNTS, FrozenMethod
-from endocil.model.calibration import calibrate, spread_of, why_uncalibrated, why_unflagged
+from endocil.model.calibration import RATE, spread_and_calibration, why_uncalibrated, why_unflagged
 from endocil.model.file import ModelFile
 from endocil.model.manifest import step_now
 from endocil.model.restore import model_settings, restored_method
@@ -299,15 +299,17 @@ def _measure_again(
             lines.append(f"computed again: the class means of {', '.join(again)}")
         if emptied:
             lines.append(f"still computed from the removed images: the class means of {', '.join(emptied)}")
-    if touched and left.spread:
-        left = replace(left, spread=spread_of(method, left.exemplars, classes, batch=batch))
+    old, had_spread = left.manifest.calibration, bool(left.spread)
+    rate = old.ood_rate if old else RATE
+    spread, fitted = spread_and_calibration(method, left.exemplars, left.held_out, classes, rate=rate, batch=batch)
+    if had_spread and (touched or method.frozen):
+        left = replace(left, spread=spread)
         lines.append(
-            "computed again: the covariance of the exemplars' features"
+            "computed again: the spread of the learned features"
             if left.spread
-            else "removed: the covariance of the exemplars' features; out-of-distribution scores are plain distances"
+            else "removed: the spread of the learned features; out-of-distribution scores are plain distances"
         )
-    if (old := left.manifest.calibration) is not None:
-        fitted = calibrate(method, left.held_out, classes, left.spread, rate=old.ood_rate, batch=batch)
+    if old is not None:
         left = replace(left, manifest=left.manifest.model_copy(update={"calibration": fitted}))
         if fitted is None:
             lines.append(f"the calibration was removed: {why_uncalibrated(left.held_out, classes)} are left")

@@ -39,7 +39,7 @@ from endocil.learning.memory import ExemplarMemory, KeptImages, keep_images, no_
 from endocil.learning.parallel import learning_on
 from endocil.methods import Method, method_title
 from endocil.methods.frozen import FrozenMethod
-from endocil.model.calibration import RATE, calibrate, spread_of
+from endocil.model.calibration import RATE, spread_and_calibration
 from endocil.model.card import limits_of, notes_of
 from endocil.model.file import ModelFile, read_model_file, write_model_file
 from endocil.model.inference import NO_EXEMPLARS, OnBatch, Progress, predict
@@ -80,7 +80,7 @@ class Model:
         self.name, self.trust = name, trust
         self._manifest: Manifest | None = None  # none: nothing is learned yet
         self.held_out: KeptImages = no_images(settings.data.size)  # never trained on: for calibration
-        self.spread: Mapping[str, Tensor] = {}  # of the exemplars' features: calibration.py
+        self.spread: Mapping[str, Tensor] = {}  # of the learned features: out_of_distribution.py
         self.digest = ""  # of the file it was last read from or saved to
         self._changes: tuple[str, ...] = ()
         self._measured: tuple[KeptImages, Tensor] | None = None  # exemplars, and their features of length 1
@@ -387,12 +387,11 @@ class Model:
         learned, batch = self.manifest, self.settings.run.evaluation_batch
         old = learned.calibration
         self.method.eval()
-        self.spread = spread_of(self.method, self.exemplars, self.classes, batch=batch)
-        fitted = calibrate(
+        self.spread, fitted = spread_and_calibration(
             self.method,
+            self.exemplars,
             self.held_out,
             self.classes,
-            self.spread,
             rate=rate or (old.ood_rate if old else RATE),
             batch=batch,
         )

@@ -28,9 +28,9 @@ from endocil.io.files import refuse_existing, write_atomically
 from endocil.learning.features import CLASS_MEANS, l2_normalise, outputs_of
 from endocil.methods import Method
 from endocil.model import DISCLAIMER
-from endocil.model.calibration import MEANS, WHITENING, ood_scores
 from endocil.model.file import ModelFile, model_path, read_model_file
 from endocil.model.manifest import Calibration, Manifest, Preprocessing
+from endocil.model.out_of_distribution import MEANS, PRINCIPAL, WHITENING, ood_scores, vim_scores
 from endocil.model.restore import model_settings, restored_method
 
 if TYPE_CHECKING:
@@ -204,8 +204,6 @@ class Graph(nn.Module):
     factor: Tensor
     shift: Tensor
     means: Tensor | None
-    whitening: Tensor | None
-    whitened: Tensor | None  # class means
 
     def __init__(self, method: Method, content: ModelFile) -> None:
         super().__init__()
@@ -216,14 +214,15 @@ class Graph(nn.Module):
         self.temperature = temperature_of(manifest)
         means = method.statistics.get(CLASS_MEANS)
         self.register_buffer("means", None if means is None else means.detach().clone())
-        self.register_buffer("whitening", content.spread.get(WHITENING))
-        self.register_buffer("whitened", content.spread.get(MEANS))
+        self.spread = sorted(content.spread)
+        for name, value in content.spread.items():
+            self.register_buffer(f"spread_{name}", value)
 
     @property
     def outputs(self) -> tuple[str, ...]:
         names = ("logits", "probabilities", "features")
-        optional = {"mean_distances": self.means, "ood_score": self.whitened}
-        return (*names, *(name for name, needed in optional.items() if needed is not None))
+        optional = {"mean_distances": self.means is not None, "ood_score": bool(self.spread)}
+        return (*names, *(name for name, there in optional.items() if there))
 
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         values = (pixels.to(torch.float32) * self.factor + self.shift).permute(0, 3, 1, 2)
@@ -234,8 +233,11 @@ class Graph(nn.Module):
             directions = l2_normalise(features)
             squares = directions.square().sum(dim=1, keepdim=True) + self.means.square().sum(dim=1)
             outputs.append((squares - 2.0 * directions @ self.means.T).clamp_min(0.0))
-        if self.whitening is not None and self.whitened is not None:
-            apart = (features @ self.whitening)[:, None] - self.whitened  # (B, C, d)
+        spread = {name: getattr(self, f"spread_{name}") for name in self.spread}
+        if PRINCIPAL in spread:
+            outputs.append(vim_scores(features, logits, spread))
+        elif spread:
+            apart = (features @ spread[WHITENING])[:, None] - spread[MEANS]  # (B, C, d)
             outputs.append(apart.square().sum(dim=2).amin(dim=1).sqrt())
         return tuple(outputs)
 

@@ -16,8 +16,8 @@ from endocil.learning.build import build_learning, complete
 from endocil.learning.checkpoint import grow
 from endocil.learning.features import outputs_of
 from endocil.methods import Method
-from endocil.model.calibration import MEANS
 from endocil.model.file import ModelFile
+from endocil.model.out_of_distribution import features_in
 from endocil.registry import trust as trust_names
 from endocil.settings.settings import Settings, load_settings
 
@@ -123,8 +123,8 @@ def _refuse_wrong_input_or_output(method: Method, file: ModelFile) -> None:
     outputs = outputs_of(method, torch.zeros(1, size, size, 3, dtype=torch.uint8))
     if outputs.logits.shape != (1, n) or (outputs.distances is not None and outputs.distances.shape != (1, n)):
         raise ValueError(f"the network does not have {n} outputs, one for each class")
-    if file.spread and file.spread[MEANS].shape[1] != outputs.features.shape[1]:
-        raise ValueError("the covariance of the exemplars has another number of features than the network")
+    if file.spread and features_in(file.spread) != outputs.features.shape[1]:
+        raise ValueError("the spread of the learned features has another number of features than the network")
 
 
 @contextmanager
