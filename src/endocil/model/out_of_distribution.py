@@ -1,12 +1,13 @@
 """The score of images that are unlike anything learned; the larger, the more unlike. One for each kind of model.
 
-A backbone that learns: the Mahalanobis distance of an image's feature to the nearest class mean, by the covariance of
+A model with exemplars: the Mahalanobis distance of an image's feature to the nearest class mean, by the covariance of
 the exemplars around their class means (Lee et al., NeurIPS 2018). A plain distance hardly sees the directions in which
 the learned classes do not vary, and noise, wrong colours or another organ move features there.
 
-A frozen backbone: ViM (Wang et al., CVPR 2022). The part of the feature outside the principal space of all learned
-images, scaled to the logits, minus their energy. Of the scores compared by holding out each class of two data sets in
-turn it notices most new findings (docs/evidence.md). Differs from the paper: the space is centred on the mean feature,
+A model that keeps sums over all learned images (frozen.py): ViM (Wang et al., CVPR 2022). The part of the feature
+outside the principal space of all learned images, scaled to the logits, minus their energy. Of the scores compared by
+holding out each class of two data sets in turn it notices most new findings; with 20 exemplars of each class in place
+of all images it does not (docs/evidence.md). Differs from the paper: the space is centred on the mean feature,
 the logits are divided by the calibrated temperature, and the scale is set on held-out images.
 """
 
@@ -49,7 +50,7 @@ def spread_of(
     held_out: tuple[Outputs, float] | None = None,
     batch: int = 64,
 ) -> dict[str, Tensor]:
-    """What the score needs: for a frozen backbone ViM's space, for another the exemplars' covariance.
+    """What the score needs: ViM's space for a method that keeps sums, for another the exemplars' covariance.
 
     `held_out`: outputs for the held-out images, and the temperature that calibrates them; without them there is no
     ViM. Empty if a class has no exemplars, or there are very many features (DER concatenates those of all tasks)."""
@@ -58,12 +59,8 @@ def spread_of(
         return {} if moments is None or held_out is None else vim_space(*moments, *held_out)
     if {one.class_name for one in exemplars.provenance} != set(classes):
         return {}
-    features = outputs_of(method, exemplars.pixels, batch).features
-    if method.frozen and held_out is not None:
-        rows = features.double()
-        return vim_space(float(len(rows)), rows.sum(dim=0), rows.T @ rows, *held_out)
     labels = torch.tensor([classes.index(one.class_name) for one in exemplars.provenance])
-    return spread_of_features(features, labels)
+    return spread_of_features(outputs_of(method, exemplars.pixels, batch).features, labels)
 
 
 def vim_space(n: float, total: Tensor, products: Tensor, held_out: Outputs, temperature: float) -> dict[str, Tensor]:
