@@ -35,20 +35,28 @@ def _application() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(program)
-    commands: tuple[Callable[..., None], ...] = (
-        *(start.init, runs.check, runs.run, runs.resume, runs.watch, sweep.demo, sweep.sweep, sweep.tune),
-        *(show.show, show.review, models.bundle, models.predict, models.export, models.serve),
-        *(models.learn, compare.compare, models.memory, models.forget),
-        *(runs.tensorboard, reports.publish),
-        *(results.methods, results.score, results.table, results.versus, reports.figures, reports.report),
-    )
-    for command in commands:
-        app.command()(command)
-    app.command("import")(results.import_predictions)
+    panels: dict[str, tuple[Callable[..., None], ...]] = {
+        "Data and training": (
+            *(start.init, runs.check, runs.run, runs.resume, runs.watch),
+            *(sweep.demo, sweep.sweep, sweep.tune),
+        ),
+        "Use a model": (show.show, models.predict, show.review, models.bundle, models.export, models.serve),
+        "Change a model": (models.learn, compare.compare, models.memory, models.forget),
+        "Compare results": (
+            *(results.table, results.versus, reports.report, reports.figures, reports.publish),
+            *(results.score, results.methods, runs.tensorboard),
+        ),
+    }
+    for panel, commands in panels.items():
+        for command in commands:
+            app.command(rich_help_panel=panel)(command)
+    app.command("import", rich_help_panel="Compare results")(results.import_predictions)
     images = (data.where, data.check, data.audit, data.synth, data.sheet, data.cache)
-    app.add_typer(_group("Data sets: where to get them, checks, audit, synthetic images, cache.", *images), name="data")
-    kept = "Results kept in a repository as small JSON files."
-    app.add_typer(_group(kept, ledger.add, ledger.table, ledger.insert, ledger.plot), name="ledger")
+    sets = _group("Data sets: where to get them, checks, audit, synthetic images, cache.", *images)
+    app.add_typer(sets, name="data", rich_help_panel="Data and training")
+    entries = (ledger.add, ledger.table, ledger.insert, ledger.plot)
+    kept = _group("Results kept in a repository as small JSON files.", *entries)
+    app.add_typer(kept, name="ledger", rich_help_panel="Compare results")
     return app
 
 
