@@ -25,7 +25,10 @@ from endocil.networks import build_backbone
 from endocil.registry import trust
 
 EPOCHS, QUOTA = 2, 4
-SMALLER: dict[str, dict[str, Any]] = {"ranpac": {"projected": 40}}  # options that keep a test's life short
+SMALLER: dict[str, dict[str, Any]] = {
+    "multistage": {"random": 40},
+    "ranpac": {"projected": 40},
+}  # options that keep a test's life short
 
 
 def new_method(

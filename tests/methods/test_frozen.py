@@ -1,4 +1,4 @@
-"""SimpleCIL, RanPAC and Analytic: what they compute, whatever the order of tasks, and what can be taken out again."""
+"""Methods for frozen features: what they compute, whatever the order of tasks, and what can be taken out again."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,21 +8,29 @@ import pytest
 import torch
 from life import FROZEN, new_method
 from pictures import make_images
+from sklearn.covariance import EmpiricalCovariance
+from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from sklearn.linear_model import Ridge
 from sklearn.neighbors import NearestCentroid
-from torch import Tensor
+from torch import Tensor, nn
 
 from endocil.components.ridge import add_products, packed_length, solve, squared_errors, trace
 from endocil.data.batches import ImageSet
 from endocil.data.cache import Images
 from endocil.data.scenario import Task
 from endocil.errors import EndocilError
-from endocil.methods import method_options
-from endocil.methods.base import TaskData
+from endocil.methods import build_method, method_options
+from endocil.methods.base import TaskData, shared_schedule
+from endocil.methods.multistage import GAMMA, SHARE
+from endocil.networks import GrowingClassifier, build_backbone
 
 D = 64  # features of the tests' backbone
 COUNTS = [14, 3, 9, 22, 2]
-OPTIONS: dict[str, dict[str, Any]] = {"analytic": {"ratio": 0.03}, "ranpac": {"projected": 50}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "analytic": {"ratio": 0.03},
+    "multistage": {"random": 30},
+    "ranpac": {"projected": 50},
+}
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +50,8 @@ def features(images: Images) -> Tensor:
 def learned(name: str, images: Images, features: Tensor, tasks: Sequence[Tensor], **options: Any) -> Any:
     """A method in float64 that has learned these rows, task by task; new classes get the next labels."""
     method = new_method(name, **{**OPTIONS.get(name, {}), **options}).double()
+    if name == "multistage":  # its features are given, not pooled from a network
+        method.n_features, method.classifier = D, GrowingClassifier(D + method.random).double()
     known: list[int] = []
     for index, rows in enumerate(tasks):
         own = images.labels[rows].tolist()
@@ -112,6 +122,84 @@ def test_ranpac_is_ridge_regression_without_intercept_on_the_projection(images: 
     expected = Ridge(alpha=penalty, fit_intercept=False).fit(h, np.eye(5)[images.labels.numpy()]).predict(h)
     np.testing.assert_allclose(scores(method, features).numpy(), expected, rtol=1e-6, atol=1e-8)
     assert set(np.unique(method.classifier.bias.detach().numpy())) == {0.0}
+
+
+class _Penalised(EmpiricalCovariance):  # type: ignore[misc]
+    """The covariance of one class, with the penalty of all of them."""
+
+    added = 0.0
+
+    def fit(self, x: Any, y: Any = None) -> Any:
+        super().fit(x)
+        self.covariance_ += self.added * np.eye(D)
+        return self
+
+
+@pytest.mark.parametrize("prior", [0.0, 1.0])
+def test_multistage_is_linear_discriminant_analysis(images: Images, features: Tensor, prior: float) -> None:
+    method = learned("multistage", images, features, [everything(images)], random=0, prior=prior)
+    x, y, n = features.numpy(), images.labels.numpy(), len(images.labels)
+    means = np.stack([x[y == label].mean(axis=0) for label in range(5)])
+    covariance = _Penalised()
+    covariance.added = 0.3 * np.square(x - means[y]).sum() / n / n
+    priors = (np.array(COUNTS) / n) ** prior
+    peer = LinearDiscriminantAnalysis(solver="lsqr", covariance_estimator=covariance, priors=np.array(COUNTS) / n)
+    expected = peer.fit(x, y).decision_function(x) - np.log(np.array(COUNTS) / n) + np.log(priors)
+    found = scores(method, features).numpy()
+    np.testing.assert_allclose(
+        found - found.mean(axis=1, keepdims=True), expected - expected.mean(axis=1, keepdims=True), rtol=1e-7, atol=1e-7
+    )
+
+
+def test_random_features_of_multistage_stand_for_a_gaussian_kernel(images: Images, features: Tensor) -> None:
+    method = learned("multistage", images, features, [everything(images)], random=5_000)
+    f = features[:10] / 10.0
+    h = method._expanded(f, method.w, method.u)
+    expected = f @ f.T + SHARE * torch.exp(-GAMMA * torch.cdist(f, f).square())
+    torch.testing.assert_close(h @ h.T, expected, rtol=0.0, atol=0.15)
+
+
+def test_multistage_pools_the_maps_of_all_stages_from_stride_eight_on() -> None:
+    backbone, _ = build_backbone("efficientnet-lite0", seed=0)
+    assert new_method("multistage").n_features == 2 * (16 + 32 + 64)  # layer2 to layer4
+    method = build_method("multistage", backbone, {}, schedule=shared_schedule(), seed=0).eval()
+    assert method.n_features == 2 * (40 + 80 + 112 + 192 + 320)
+    images = torch.randn(2, 3, 40, 40, generator=torch.Generator().manual_seed(0))
+    found, maps = method.embed(images), backbone.stage_maps(images)[2:]  # type: ignore[operator]
+    assert [x.shape[2] for x in maps] == [5, 3, 3, 2, 2]
+    parts = [part for x in maps for part in (x.mean(dim=(2, 3)), x.std(dim=(2, 3), correction=0))]
+    expected = torch.cat([part / part.norm(dim=1, keepdim=True) for part in parts], dim=1)
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "resnet32", "efficientnet-lite2"])
+def test_the_last_map_of_the_stages_gives_the_features_of_the_network(name: str) -> None:
+    backbone, _ = build_backbone(name, seed=0)
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    last = backbone.eval().stage_maps(images)[-1]  # type: ignore[operator]
+    pooled = backbone.stage7[1](last) if name.startswith("efficientnet") else last  # type: ignore[index, operator]
+    torch.testing.assert_close(pooled.mean(dim=(2, 3)), backbone(images))
+
+
+def test_multistage_never_predicts_a_class_whose_images_were_all_subtracted(images: Images, features: Tensor) -> None:
+    method = learned("multistage", images, features, [everything(images)])
+    gone = torch.nonzero(images.labels == 1).flatten()
+    method.subtract(ImageSet.of(images, gone), features[gone])
+    assert 1 not in scores(method, features).argmax(dim=1)
+    assert scores(method, features).isfinite().all()
+
+
+def test_multistage_learns_from_one_image_of_each_class(images: Images, features: Tensor) -> None:
+    rows = torch.stack([torch.nonzero(images.labels == label).flatten()[0] for label in range(5)])
+    method = learned("multistage", images, features, [rows])
+    assert scores(method, features[rows]).argmax(dim=1).tolist() == list(range(5))
+
+
+def test_multistage_refuses_a_network_that_does_not_show_its_maps() -> None:
+    backbone = nn.Flatten()
+    backbone.n_features = 12  # type: ignore[assignment]
+    with pytest.raises(EndocilError, match=r"Flatten does not show the maps of its stages.*method.name=analytic"):
+        build_method("multistage", backbone, {}, schedule=shared_schedule(), seed=0)
 
 
 @pytest.mark.parametrize("name", FROZEN)
@@ -224,7 +312,14 @@ def test_the_options_are_those_of_the_papers() -> None:
     assert method_options("ranpac") == {"projected": 10_000, "native_schedule": False}
     assert method_options("analytic") == {"power": 0.5, "ratio": 0.0, "native_schedule": False}
     wrong: list[tuple[str, dict[str, Any]]]
-    wrong = [("analytic", {"power": 1.5}), ("analytic", {"ratio": -1.0}), ("ranpac", {"projected": 0})]
+    assert method_options("multistage") == {"random": 3000, "penalty": 0.3, "prior": 0.5, "native_schedule": False}
+    wrong = [
+        ("multistage", {"penalty": 0.0}),
+        ("multistage", {"prior": 2.0}),
+        ("analytic", {"power": 1.5}),
+        ("analytic", {"ratio": -1.0}),
+        ("ranpac", {"projected": 0}),
+    ]
     for name, options in wrong:
         with pytest.raises(EndocilError, match=f"method.{next(iter(options))} is"):
             new_method(name, **options)

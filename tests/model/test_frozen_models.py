@@ -19,7 +19,7 @@ from endocil.model.model import Model
 from endocil.runs.learn import learn
 from endocil.runs.run import run
 
-OPTIONS = {"simplecil": {}, "ranpac": {"projected": 30}, "analytic": {"ratio": 0.1}}
+OPTIONS = {"simplecil": {}, "ranpac": {"projected": 30}, "analytic": {"ratio": 0.1}, "multistage": {"random": 30}}
 PATIENT = "patient-1"  # images 3 to 5 of the first class: all are train
 
 

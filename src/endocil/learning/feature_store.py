@@ -125,14 +125,15 @@ def embed_each(method: Method, images: ImageSet | Tensor) -> Tensor:
 
 def key_of(method: Method) -> str:
     """A digest of what decides the features of given pixels."""
-    backbone = method.backbone
+    backbone, own = method.backbone, type(method).embed is not Method.embed
     packages = sorted({type(module).__module__.partition(".")[0] for module in backbone.modules()})
     decides = {
         "rules": RULES,
         "weights": digest_of(backbone.state_dict()),
         "network": repr(backbone),
         "normalisation": dataclasses.asdict(method.normalisation),
-        "code": code_of(type(backbone)),
+        "code": code_of(type(backbone), *[type(method)] * own),
+        "embed": type(method).embed.__qualname__ if own else "",
         "packages": {package: _version(package) for package in packages},
         "machine": machine_of(method.device),
     }

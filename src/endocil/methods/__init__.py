@@ -21,6 +21,7 @@ from endocil.methods.joint import JointTrain
 from endocil.methods.lwf import LwF
 from endocil.methods.memo import MEMO
 from endocil.methods.mrfa import MRFA
+from endocil.methods.multistage import MultiStage
 from endocil.methods.ranpac import RanPAC
 from endocil.methods.simplecil import SimpleCIL
 from endocil.methods.wa import WA
@@ -42,6 +43,7 @@ METHODS: dict[str, type[Method]] = {
     "lwf": LwF,
     "memo": MEMO,
     "mrfa": MRFA,
+    "multistage": MultiStage,
     "ranpac": RanPAC,
     "simplecil": SimpleCIL,
     "wa": WA,

@@ -61,6 +61,12 @@ class ResNet32(nn.Module):
             x = self.get_submodule(name)(before_stage(name, x))
         return x
 
+    def stage_maps(self, images: Tensor) -> list[Tensor]:
+        """The maps that layer1 to layer3 give."""
+        maps: list[Tensor] = []
+        last = self.general(images, lambda stage, x: maps.append(x) or x)  # type: ignore[func-returns-value]
+        return [*maps[1:], last, self.last_block(last)]
+
     @property
     def last_block(self) -> nn.Module:
         return self.get_submodule("layer3")

@@ -123,6 +123,12 @@ class EfficientNetLite(nn.Module):
             x = self.get_submodule(f"stage{i}")(before_stage(f"stage{i}", x))
         return x
 
+    def stage_maps(self, images: Tensor) -> list[Tensor]:
+        """The maps that stage1 to stage7 give; of stage7 those before its convolution to 1280 features."""
+        maps: list[Tensor] = []
+        last = self.general(images, lambda stage, x: maps.append(x) or x)  # type: ignore[func-returns-value]
+        return [*maps[1:], last, self.stage7[0](last)]
+
     @property
     def last_block(self) -> nn.Module:
         return self.stage7
