@@ -84,6 +84,14 @@ def test_another_network_has_other_features(images: Images, tmp_path: Path) -> N
     assert key_of(one) != before  # another number of threads may round otherwise
 
 
+def test_a_method_with_features_of_its_own_stores_them_apart(images: Images, tmp_path: Path) -> None:
+    plain, own = new_method("analytic"), new_method("multistage")
+    assert key_of(plain) == key_of(new_method("simplecil")) != key_of(own)
+    store, wanted = FeatureStore(tmp_path), everything(images)
+    assert features_of(plain, wanted, 4, store=store).shape != features_of(own, wanted, 4, store=store).shape
+    assert torch.equal(features_of(own, wanted, 4, store=store), features_of(own, wanted, 4))
+
+
 @pytest.mark.parametrize(
     "damage", [lambda data: data[: len(data) // 2], lambda data: data[:-3] + b"\x07\x07\x07", lambda _: b""]
 )

@@ -279,7 +279,7 @@ def forget(
         Path | None,
         typer.Option(
             help="Learned images, as a folder with a folder for each class or a CSV list: those asked for (or all) "
-            "are subtracted from a model of SimpleCIL, RanPAC or Analytic."
+            "are subtracted from a model of SimpleCIL, RanPAC, Analytic or MultiStage."
         ),
     ] = None,
     allow_empty: Annotated[
