@@ -282,11 +282,22 @@ def test_the_small_sweep_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_frozen_methods_run_on_four_data_sets(
     name: str, size: int, runs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    planned = counted(f"frozen-{name}.toml", monkeypatch)
+    planned = counted(f"{name}-frozen-sweep.toml", monkeypatch)
     assert len(planned) == runs
-    assert {one.settings.method.name for one in planned} == set(FROZEN)
+    assert {one.settings.method.name for one in planned} == set(FROZEN) - {"multistage"}
     networks = {
         (one.settings.network.backbone, one.settings.network.weights, one.settings.network.freeze) for one in planned
     }
     assert networks == {("efficientnet-lite0", "imagenet", ("all",))}
     assert {one.settings.data.size for one in planned} == {size}
+
+
+@pytest.mark.parametrize(("name", "runs", "methods"), [("multistage", 20, 1), ("finetuned", 72, 6)])
+def test_pretrained_networks_are_compared_on_all_four_data_sets(
+    name: str, runs: int, methods: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = counted(f"{name}-sweep.toml", monkeypatch)
+    assert len(planned) == runs
+    assert Counter(one.settings.method.name for one in planned).most_common(1)[0][1] == runs // methods
+    assert len({(one.settings.data.name, len(one.settings.scenario.leave_out)) for one in planned}) == 4
+    assert {one.settings.network.weights for one in planned} == {"imagenet"}
