@@ -25,6 +25,7 @@ from endocil.networks import build_backbone
 from endocil.registry import trust
 
 EPOCHS, QUOTA = 2, 4
+POOLED = "small_networks:Pooled"  # a backbone that learns in no time, for tests of what surrounds it
 SMALLER: dict[str, dict[str, Any]] = {
     "multistage": {"random": 40},
     "ranpac": {"projected": 40},
@@ -32,11 +33,19 @@ SMALLER: dict[str, dict[str, Any]] = {
 
 
 def new_method(
-    name: str, *, seed: int = 0, epochs: int = EPOCHS, rate: float = 0.1, freeze: tuple[str, ...] = (), **options: Any
+    name: str,
+    *,
+    seed: int = 0,
+    epochs: int = EPOCHS,
+    rate: float = 0.1,
+    network: str = "resnet18",
+    freeze: tuple[str, ...] = (),
+    **options: Any,
 ) -> Any:  # a Method, whose attributes depend on which one it is
-    backbone, _ = build_backbone("resnet18", seed=seed, freeze=freeze, options={"width": 8})
+    trust([name, network])
+    width = {"width": 8} if network == "resnet18" else {}
+    backbone, _ = build_backbone(network, seed=seed, freeze=freeze, options=width)
     schedule = shared_schedule(epochs=epochs, milestones=(1,), batch_size=8, learning_rate=rate)
-    trust([name])
     return build_method(name, backbone, SMALLER.get(name, {}) | options, schedule=schedule, seed=seed)
 
 

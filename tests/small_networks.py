@@ -51,6 +51,37 @@ class WrongIn16Bits(Pooled):
         return result
 
 
+def _free_memory() -> list[Tensor]:
+    return [torch.empty(16 * 1024) for _ in range(96)]
+
+
+class _ReadsUnwritten(torch.autograd.Function):
+    """Passes numbers on; backward is wrong where memory that it takes, and does not write, holds NaN."""
+
+    @staticmethod
+    def forward(ctx: Any, features: Tensor) -> Tensor:
+        return features.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * (torch.nan if any(block.isnan().all() for block in _free_memory()) else 1.0)
+
+
+class ReadsUnwritten(Pooled):
+    """Wrong with 16 bits where memory is not zero by chance; without them it leaves zeros in free memory."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = super().forward(images)
+        if not torch.is_autocast_enabled(images.device.type):
+            blocks = _free_memory()
+            for block in blocks:
+                block.zero_()
+            self.anchor = blocks.pop()  # lies behind them, so that they stay the process's own
+            return features
+        result: Tensor = _ReadsUnwritten.apply(features)  # type: ignore[no-untyped-call]
+        return result
+
+
 class WrongLater(Pooled):
     """Right before training and wrong in one of its steps, whatever the precision."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from life import ALL_METHODS, Life, differing, new_method, state_of
+from life import ALL_METHODS, POOLED, Life, differing, new_method, state_of
 from torch.nn import functional
 
 from endocil import EndocilError, load_settings
@@ -160,7 +160,7 @@ def test_a_life_with_mixup_and_smoothing_stopped_at_any_epoch_goes_on_to_the_sam
     images: Images, tmp_path: Path, name: str
 ) -> None:
     def life(folder: Path) -> Life:
-        method = new_method(name)
+        method = new_method(name, network=POOLED)
         method.label_smoothing = 0.1
         found = Life(images, folder, method, clock=itertools.count(0, 100).__next__)
         found.learner.mixup = 0.4
@@ -176,7 +176,7 @@ def test_a_life_with_mixup_and_smoothing_stopped_at_any_epoch_goes_on_to_the_sam
     straight.live()
     for stop in stops:
         assert differing(state_of(straight.method), state_of(life(stop).go_on().method)) == [], stop
-    without = Life(images, tmp_path / "without", new_method(name)).live()
+    without = Life(images, tmp_path / "without", new_method(name, network=POOLED)).live()
     assert differing(state_of(straight.method), state_of(without.method)) != []
 
 

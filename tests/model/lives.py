@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from life import EPOCHS, QUOTA, SMALLER, Life
 from torch import Tensor
 
@@ -29,7 +30,7 @@ def settings_of_life(life: Life, name: str) -> dict[str, Any]:
         "method": {"name": name, **SMALLER.get(name, {})},
         "memory": {**budget, "select": life.method.default_selector},
         "train": {"epochs": EPOCHS, "milestones": [1], "batch_size": 8},
-        "run": {"threads": 1, "accelerator": "cpu"},
+        "run": {"threads": torch.get_num_threads(), "accelerator": "cpu"},
     }
 
 

@@ -83,6 +83,7 @@ class Precision(nn.Module):
 
 
 TRIALS = 5  # a kernel that reads memory nobody has written is right now and then
+SOILED = (128, 64 * 1024)  # blocks and bytes: small enough to be taken from the heap, not as fresh pages of zeros
 TOLERANCE = {"32": 0.02, "bf16": 0.5, "16": 0.5}  # of a gradient's norm; "32" is for compiled networks
 SMALL = 0.1  # of the norm of all gradients: smaller ones are compared with this
 ROUNDING = 4.0  # times what rounding the weights alone does to a gradient: in small batches batch norm makes it large
@@ -110,13 +111,23 @@ def refuse_wrong_gradients(
             rounded = plain if precision.bits == "32" else _with_rounded_weights(gradients, method, precision)
         for _ in range(TRIALS):
             put_back()
+            anchor = _soil_memory()
             problem = _difference(gradients(copy.deepcopy(precision)), plain, rounded, TOLERANCE[precision.bits])
+            del anchor
             if problem:
                 asked = [f"train.precision '{precision.bits}'"] if precision.bits != "32" else []
                 asked += ["train.compile"] if is_compiled(method) else []
                 raise EndocilError(
                     f"{' with '.join(asked)} gives wrong numbers here: {problem}; leave {' and '.join(asked)} out"
                 )
+
+
+def _soil_memory() -> Tensor:
+    """Leave NaN in free memory, so that a kernel which reads what nobody has written shows it. As long as the tensor
+    returned lives, which lies behind that memory, the memory stays the process's own."""
+    blocks, size = SOILED
+    soiled = [torch.full((size // 4,), math.nan) for _ in range(blocks)]
+    return soiled.pop()
 
 
 @torch.no_grad()
