@@ -1,6 +1,5 @@
 """Top-5, task-aware accuracy, backward and forward transfer: cases worked by hand."""
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from commands import endocil
 from made_runs import settings_of, write_run
 
 from endocil.metrics.metrics import summarise
-from endocil.metrics.transfer import FURTHER_METRICS, backward_transfer, class_tasks, task_aware_correct, top_correct
+from endocil.metrics.transfer import FURTHER_METRICS, class_tasks, task_aware_correct, top_correct
 from endocil.model.predictions import Predictions, read_predictions, write_predictions
 
 
@@ -46,11 +45,6 @@ def test_task_aware_is_a_choice_among_the_classes_of_the_images_task() -> None:
     assert task_aware_correct(LAST, tasks).tolist() == [True, True, True, False]
     assert task_aware_correct(JOINT, tasks).tolist() == [True, True, False, True]
     assert task_aware_correct(FIRST, tasks).all()
-
-
-def test_backward_transfer_is_what_old_tasks_gained_or_lost() -> None:
-    assert backward_transfer([FIRST, LAST]) == 50 - 100
-    assert math.isnan(backward_transfer([LAST]))
 
 
 def stored(folder: Path, method: str, run: list[Predictions]) -> Path:

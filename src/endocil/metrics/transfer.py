@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from endocil.metrics.metrics import average_forgetting, task_accuracy, task_sizes
+from endocil.metrics.metrics import task_sizes
 from endocil.model.predictions import Head, Predictions
 
 FURTHER_METRICS: Mapping[str, str] = {
@@ -42,8 +42,3 @@ def task_aware_correct(p: Predictions, tasks: NDArray[np.int64], head: Head = "s
     tasks = tasks[: len(p.classes)]
     others = tasks[None, :] != tasks[p.labels][:, None]  # (n, C)
     return np.asarray(np.where(others, -np.inf, p.outputs(head)).argmax(axis=1) == p.labels)
-
-
-def backward_transfer(predictions: Sequence[Predictions], head: Head = "softmax") -> float:
-    """mean over s < T of a[T][s] - a[s][s] (Lopez-Paz and Ranzato, NeurIPS 2017); NaN after one task."""
-    return -average_forgetting(task_accuracy(predictions, head), task_sizes(predictions))
