@@ -2,12 +2,13 @@
 
     export HYPER_KVASIR_PART=/where/the/subset/is
     export PYTHONPATH=tests/model OMP_NUM_THREADS=1
-    python benchmarks/frozen.py -o results.jsonl [--methods simplecil ranpac analytic] [--seeds 0]
+    python benchmarks/frozen.py -o results.jsonl [--methods simplecil ranpac analytic multistage] [--seeds 0]
 
 As learn_one_class.py: a run on all classes but the last, its model, `endocil learn` of that class, and the recall of
 every class on the same test images before and after. All images are decoded before the clock starts. The step is
 timed twice, to the written model file: without stored features (`run.features=false`: the new images go through the
-network) and with them. The target of the first is 5 seconds on one core.
+network) and with them, by the clock and by the processor's time, which is what counts on a busy machine. The target
+of the first is 5 seconds on one core.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from endocil.runs.run import run
 from endocil.settings.settings import Settings
 
 SETTINGS = Path(__file__).parents[1] / "experiments" / "hyper-kvasir-part-pretrained.toml"
-METHODS = ("simplecil", "ranpac", "analytic")
+METHODS = ("simplecil", "ranpac", "analytic", "multistage")
 
 
 def result_of(settings: Settings, folder: Path) -> dict[str, Any]:
@@ -36,15 +37,15 @@ def result_of(settings: Settings, folder: Path) -> dict[str, Any]:
     first = settings.scenario.model_copy(update={"leave_out": (*settings.scenario.leave_out, name)})
     began = time.monotonic()
     before = run(settings.model_copy(update={"scenario": first}), folder / "run").folder
-    seconds = {"run": time.monotonic() - began}
+    seconds, processor = {"run": time.monotonic() - began}, {}
     listing, root = write_list(scenario, name, folder / "new.csv")
     reading = [f"data.root={root}"]
     new = read_new_images(listing, Model.load(before), changes=reading)  # decoded now
     for kind, stored in (("learn", "false"), ("fill the store", "true"), ("learn from stored features", "true")):
         after = folder / f"{kind.replace(' ', '-')}.endocil"
-        began = time.monotonic()
+        began, busy = time.monotonic(), time.process_time()
         learn(before, listing, after, changes=[*reading, f"run.features={stored}"])
-        seconds[kind] = time.monotonic() - began
+        seconds[kind], processor[kind] = time.monotonic() - began, time.process_time() - busy
     old = [one for one in scenario.table.classes if one != name]
     measured = {"before": recalls(before, scenario, old), "after": recalls(after, scenario, [*old, name])}
     return {
@@ -56,6 +57,7 @@ def result_of(settings: Settings, folder: Path) -> dict[str, Any]:
         **summary(measured, old, name),
         "recall": measured,
         "seconds": seconds,
+        "processor_seconds": processor,
         "model_megabytes": after.stat().st_size / 1e6,
         "settings": json.loads(settings.model_dump_json(exclude_none=True)),
     }
@@ -77,10 +79,11 @@ def main() -> None:
             found = result_of(settings, work / f"{method}-{seed}")
             with options.output.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(found) + "\n")
-            recall, seconds = found["softmax"], found["seconds"]
+            recall, seconds, processor = found["softmax"], found["seconds"], found["processor_seconds"]
             print(
                 f"{method} seed {seed}, {found['held_back']} ({found['new_images']} images) learned in "
-                f"{seconds['learn']:.1f} s, from stored features {seconds['learn from stored features']:.1f} s: old "
+                f"{seconds['learn']:.1f} s (processor {processor['learn']:.1f} s), from stored features "
+                f"{seconds['learn from stored features']:.1f} s ({processor['learn from stored features']:.1f} s): old "
                 f"classes {recall['old_before']:.1f} -> {recall['old_after']:.1f}, new class {recall['new']:.1f}",
                 flush=True,
             )
