@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 from commands import endocil
 from untrained import CLASSES, VERDICT, untrained, write_untrained
 
@@ -59,3 +60,18 @@ def test_a_model_is_one_line(tmp_path: Path) -> None:
     model = Model.load(write_untrained(tmp_path / "m.endocil"))
     assert repr(model) == "<Model 'untrained' version 1: icarl on resnet18, 32 px, 5 classes in 3 tasks, 15 exemplars>"
     assert repr(Model.from_file(gated(untrained()))).endswith("15 exemplars, gate passed>")
+
+
+def test_what_the_backbone_started_from_is_still_told_after_the_model_has_learned_on(tmp_path: Path) -> None:
+    values = {
+        "data": {"size": 32},
+        "network": {"backbone": "efficientnet-lite0", "weights": "imagenet"},
+        "method": {"name": "simplecil"},
+    }
+    model = Model.create(values)
+    pixels = list(np.random.default_rng(0).integers(0, 256, (4, 32, 32, 3), np.uint8))
+    model.learn(pixels, ["a", "a", "b", "b"], validation=0.0)
+    model.save(tmp_path / "1.endocil")
+    loaded = Model.load(tmp_path / "1.endocil")
+    loaded.learn(pixels[:2], ["c", "c"], validation=0.0)
+    assert "efficientnet-lite0, started from imagenet" in card_of(loaded.file()).text()

@@ -12,6 +12,7 @@ from typing import Any
 from endocil.data.decode import RULES
 from endocil.html.markup import number, render_page
 from endocil.learning.memory import KeptImages
+from endocil.methods import method_title
 from endocil.model import DISCLAIMER
 from endocil.model.calibration import why_uncalibrated, why_unflagged, why_unimproved
 from endocil.model.file import ModelFile
@@ -23,6 +24,7 @@ USE = (
     "For research on learning new classes of endoscopic images, by people who can judge its results. It is no medical "
     "device: it was not tested for any clinical use, and no decision about a patient may rest on it."
 )
+TITLES = ("when", "by", "made from", "what")  # of the history
 METRICS = {"acc_last": "accuracy", "f1_last": "macro F1", "acc_avg": "accuracy, mean over the tasks"}
 
 
@@ -86,14 +88,14 @@ def card_of(file: ModelFile) -> Card:
     """The card of a model file that was read."""
     manifest = file.manifest
     sections = (
-        Section("Use", (USE, *limits_of(manifest, file.held_out))),
+        Section("Use", (USE, *(f"{note[0].upper()}{note[1:]}." for note in limits_of(manifest, file.held_out)))),
         _identity(file),
         _release(manifest),
         _results(manifest),
         _classes(file),
         _probabilities(manifest.calibration, score_name(file.spread)),
         _memory(file),
-        Section("History", titles=("when", "by", "what", "parent"), rows=tuple(map(_step, manifest.history))),
+        Section("History", titles=TITLES, rows=tuple(map(_step, manifest.history)), numeric_from=len(TITLES)),
     )
     return Card(f"{manifest.title} ({file.digest[:8]})" if file.digest else manifest.title, sections)
 
@@ -127,7 +129,7 @@ def _identity(file: ModelFile) -> Section:
         ("name", manifest.title),
         ("sha256", file.digest or "not saved yet"),
         ("made", f"{manifest.history[-1].made}, by endocil {manifest.history[-1].endocil}"),
-        ("method", settings.method.name),
+        ("method", method_title(settings.method.name)),
         ("backbone", f"{settings.network.backbone}, started from {settings.network.weights or 'random values'}"),
         ("input", f"{seen.size} x {seen.size} pixels{fit}{frame}"),
         ("learned", f"{len(manifest.classes)} classes in {len(manifest.increments)} tasks"),
@@ -209,7 +211,7 @@ def _step(step: Step) -> tuple[str, ...]:
     added = ", ".join(f"{name} {n:,}" for name, n in step.added.items())
     removed = ", ".join(f"{n:,} by {field}" for field, n in step.removed.items())
     said = (added, f"removed {removed}" if removed else "", " ".join(step.changes), step.note)
-    return step.made[:16].replace("T", " "), step.by, "; ".join(filter(None, said)), (step.parent or "")[:8]
+    return step.made[:16].replace("T", " "), step.by, (step.parent or "")[:8], "; ".join(filter(None, said))
 
 
 def _aligned(section: Section) -> list[str]:

@@ -345,7 +345,7 @@ class Model:
             {
                 **(dict(before) if before else first),
                 "name": self.name,
-                "settings": portable(self.settings.model_dump(mode="json", exclude_none=True)),
+                "settings": self._recorded_settings(before),
                 "classes": [
                     known[name].model_copy(update={"images": known[name].images + n})
                     if name in known
@@ -361,6 +361,13 @@ class Model:
             }
         )
         self.digest, self._changes = "", ()
+
+    def _recorded_settings(self, before: Manifest | None) -> dict[str, Any]:
+        """Those it learned by. What its backbone once started from stays recorded, though a loaded model needs no
+        such file any more."""
+        settings: dict[str, Any] = portable(self.settings.model_dump(mode="json", exclude_none=True))
+        started = before.settings.get("network", {}).get("weights") if before else None
+        return {**settings, "network": {**settings["network"], "weights": started}} if started else settings
 
     def _sample_held_out(self, new_task: NewTask, terms: Terms) -> KeptImages:
         """A sample of the task's held-out images: at most `run.held_out` of each class, with those kept before."""
