@@ -62,6 +62,7 @@ class Life:
         select: str | None = None,
         clock: Callable[[], float] = lambda: 0.0,
         total: int | None = None,
+        stop: Callable[[], bool] = lambda: False,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.images, self.folder = images, folder
@@ -84,6 +85,7 @@ class Life:
             augmentation=Augmentation(),
             seed=method.seed,
             clock=clock,
+            stop=stop,
         )
 
     def new_images(self, task: Task) -> ImageSet:

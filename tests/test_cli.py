@@ -20,6 +20,7 @@ from pictures import TINY
 from PIL import Image
 
 from endocil import Settings, load_settings
+from endocil.learning.checkpoint import FILE as CHECKPOINT
 
 TRACEBACK = "Traceback"
 
@@ -261,18 +262,24 @@ def test_a_full_disk_ends_in_one_line_and_a_run_that_can_go_on(settings: Path, t
     assert resumed.returncode == 0, resumed.stderr
 
 
-def test_ctrl_c_leaves_a_run_that_can_go_on_and_says_how(settings: Path, tmp_path: Path) -> None:
-    typed = ("run", settings, "-o", tmp_path / "run", "--set", "train.epochs=400")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def test_a_run_that_is_told_to_stop_writes_a_checkpoint_at_once_and_says_how_to_go_on(
+    number: signal.Signals, settings: Path, tmp_path: Path
+) -> None:
+    """Slurm and Docker send SIGTERM; by the clock the first checkpoint would come after thirty seconds."""
+    typed = ("run", settings, "-o", tmp_path / "run", "--set", "train.epochs=4000")
     process = start(*typed, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    while not (tmp_path / "run" / "events.jsonl").exists():
+    journal = tmp_path / "run" / "events.jsonl"
+    while not journal.exists() or '"epoch"' not in journal.read_text():
         assert process.poll() is None
         time.sleep(0.05)
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
+    assert not (tmp_path / "run" / CHECKPOINT).exists()
+    process.send_signal(number)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 128 + number
     assert f"endocil resume {tmp_path / 'run'}" in errors
     assert TRACEBACK not in errors
+    assert (tmp_path / "run" / CHECKPOINT).exists()
 
 
 def test_synthetic_images_can_be_written_and_learned_as_own_images(tmp_path: Path) -> None:

@@ -67,3 +67,21 @@ def test_the_fisher_of_whole_batches_is_that_of_one_process(apart: dict[str, flo
 
 def test_processes_make_as_many_pieces_and_stay_equal(apart: dict[str, float]) -> None:
     assert apart["pieces"] == 0.0
+
+
+@pytest.mark.parametrize("case", ["0", "1", "alone"])
+def test_an_error_on_one_process_ends_the_others_within_seconds_with_its_message(case: str) -> None:
+    """Also where they are busy, and what one does alone is no error of this package."""
+    port, script = free_port(), str(HERE / "failing_rank.py")
+    running = [
+        subprocess.Popen([sys.executable, script, str(rank), port, case], cwd=HERE, stderr=subprocess.PIPE, text=True)
+        for rank in (0, 1)
+    ]
+    try:
+        said = [process.communicate(timeout=120)[1] for process in running]
+    finally:
+        for process in running:
+            process.kill()
+    message = "the disk of process 0 is full" if case == "alone" else f"process {case} cannot go on: no space left"
+    assert all(message in text for text in said), said
+    assert all(process.returncode == 1 for process in running)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import endocil
 from pydantic import ValidationError
 
 from endocil import EndocilError, load_settings
@@ -151,3 +152,48 @@ def test_settings_are_frozen() -> None:
 def test_stems_of_earlier_results_have_the_names_of_today(old: str, new: str) -> None:
     assert load_settings({"network": {"stem": old}}).network.options == {"stem": new}
     assert load_settings({}, [f"network.stem={old}"]).network.options == {"stem": new}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("run.threads=100000", r"run\.threads: input should be less than or equal to 512"),
+        ("data.size=1000000000", r"data\.size: input should be less than or equal to 8192"),
+        (f"seed={2**70}", "seed: input should be"),
+        ("method.x=" + "[" * 5000 + "]" * 5000, "nested"),
+    ],
+)
+def test_numbers_and_nesting_that_no_machine_can_take_are_one_line(change: str, message: str) -> None:
+    if "nested" in message:  # a value that is no TOML is text
+        assert load_settings("smoke", [change]).method.options["x"].startswith("[[[")
+        return
+    with pytest.raises(EndocilError, match=message):
+        load_settings("smoke", [change])
+
+
+@pytest.mark.parametrize("width", [10**9, 4096, -8, 0])
+def test_a_width_that_no_machine_can_take_is_refused_before_any_memory_is_taken(width: int) -> None:
+    from endocil.networks import build_backbone
+
+    with pytest.raises(EndocilError, match=rf"network\.width is {width}; expected a multiple of 8 up to 512"):
+        build_backbone("resnet18", seed=0, options={"width": width})
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x = " + "[" * 3000 + "]" * 3000, "[" + ".".join("a" * 500) + "]\nb = 1", "x = " + "9" * 5000, "x = {" + "a.b."],
+    ids=["lists", "tables", "digits", "cut"],
+)
+def test_a_toml_file_that_cannot_be_read_is_one_line(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text(text)
+    for name in (["check"], ["sweep"]):
+        done = endocil(*name, file, *(["-o", tmp_path / "out"] if name == ["sweep"] else []))
+        assert done.returncode == 1
+        assert "is not valid TOML" in done.stderr or "are not valid TOML" in done.stderr
+
+
+def test_a_toml_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_bytes(b"\xef\xbb\xbfseed = 7\n")
+    assert load_settings(file).seed == 7

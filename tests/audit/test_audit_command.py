@@ -101,3 +101,15 @@ def test_images_none_of_which_can_be_read_are_one_clear_line(tmp_path: Path) -> 
     (tmp_path / "data" / "polyp" / "1.png").write_bytes(b"")
     with pytest.raises(EndocilError, match=r"none of 1 images can be read; polyp/1\.png: the file is empty"):
         run(tmp_path / "data", "-o", tmp_path / "audit.html")
+
+
+def test_links_that_lead_nowhere_are_listed_and_the_audit_goes_on(data: Path, tmp_path: Path) -> None:
+    (data / "polyp" / "loop.jpg").symlink_to("loop.jpg")
+    (data / "polyp" / "long.jpg").symlink_to("x" * 300)
+    (data / "polyp" / "under-a-file.jpg").symlink_to("0.png/x.jpg")
+    output = run(data, "-o", tmp_path / "audit.html")
+    record = json.loads((tmp_path / "audit.json").read_text())
+    text = json.dumps(record) + output
+    assert all(name in text for name in ("loop.jpg", "long.jpg", "under-a-file.jpg"))
+    assert "symbolic links" in text
+    assert "name too long" in text.lower()

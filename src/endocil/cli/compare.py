@@ -13,6 +13,7 @@ from rich.console import Console
 from endocil.cli.console import Head, fail, refuse_overwriting, say
 from endocil.errors import EndocilError, SettingsError
 from endocil.io.files import write_atomically, write_csv
+from endocil.io.stopping import exit_status
 from endocil.io.terminal import plain_progress
 
 REFUSED, ERROR = 1, 2  # exit statuses, distinct for pipelines
@@ -108,7 +109,7 @@ def _error_status() -> Iterator[None]:
     except OSError as error:
         fail(f"{error.strerror or error}{f': {error.filename}' if error.filename else ''}", ERROR)
     except KeyboardInterrupt:
-        fail("stopped before there was a verdict", 130)
+        fail("stopped before there was a verdict", exit_status())
     except Exception:
         traceback.print_exc()
         raise SystemExit(ERROR) from None

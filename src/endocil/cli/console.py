@@ -11,7 +11,8 @@ import typer
 
 from endocil.errors import SettingsError
 from endocil.io.launcher import is_rank_zero
-from endocil.io.terminal import printable
+from endocil.io.stopping import exit_status
+from endocil.io.terminal import printable, without_tricks
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -68,21 +69,20 @@ def console(*, always: bool = False) -> "Console":
 
 def say(text: str, *, always: bool = False) -> None:
     """Print text unchanged: no colours, no wrapping that would break a path, no control characters."""
-    text = "\n".join(map(printable, text.split("\n")))
-    console(always=always).print(text, highlight=False, markup=False, soft_wrap=True)
+    console(always=always).print(without_tricks(text), highlight=False, markup=False, soft_wrap=True)
 
 
 @contextmanager
 def resumable(folder: Path) -> Iterator[None]:
-    """Ctrl-C leaves a run that can be resumed, and shows how."""
+    """Ctrl-C and SIGTERM leave a run that can be resumed, and show how."""
     try:
         yield
     except KeyboardInterrupt:
         if not is_rank_zero():
             raise SystemExit(0) from None  # the process that prints ends the run
         if (folder / "settings.toml").exists():
-            fail(f"stopped; nothing up to the last checkpoint is lost. Continue with: endocil resume {folder}", 130)
-        fail("stopped before the run began; nothing was written", 130)
+            fail(f"stopped; what was learned so far is kept. Continue with: endocil resume {folder}", exit_status())
+        fail("stopped before the run began; the same command starts it again", exit_status())
 
 
 def refuse_overwriting(output: Path, inputs: Iterable[Path]) -> None:

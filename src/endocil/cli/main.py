@@ -8,6 +8,7 @@ import typer
 from endocil.cli import compare, data, ledger, models, reports, results, runs, show, start, sweep
 from endocil.cli.console import fail
 from endocil.errors import EndocilError
+from endocil.io.stopping import interruptible
 
 
 def _show_version(wanted: bool) -> None:
@@ -68,9 +69,10 @@ def _group(help_text: str, *commands: Callable[..., None]) -> typer.Typer:
 
 
 def main() -> None:
-    """Errors that the user can mend become one line and exit status 1."""
+    """Errors that the user can mend become one line and exit status 1; SIGTERM ends a command as Ctrl-C does."""
     try:
-        _application()()
+        with interruptible():
+            _application()()
     except EndocilError as error:
         fail(str(error))
     except OSError as error:  # a full disk, a folder without permission

@@ -11,6 +11,7 @@ import typer
 from endocil.cli.console import Overrides, Run, Trust, console, fail, refuse_overwriting, say
 from endocil.errors import ResourceError, SettingsError
 from endocil.io.files import filling_folder, refuse_existing
+from endocil.io.stopping import exit_status
 from endocil.io.terminal import Display, plain_progress, printable
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ def learn(
             )
     except KeyboardInterrupt:
         kept = work or work_folder_of(output)
-        fail(f"stopped; {kept} holds all up to the last checkpoint. Continue with the same command", 130)
+        fail(f"stopped; {kept} keeps what was learned so far. Continue with the same command", exit_status())
     _describe(learned, output)
     say("note: not tested yet; compare it with its parent: endocil compare OLD NEW TEST")
 

@@ -12,7 +12,8 @@ import typer
 from endocil.cli.console import Against, Head, Runs, console, say, with_baseline
 from endocil.errors import SettingsError
 from endocil.io.files import write_atomically
-from endocil.io.terminal import printable
+from endocil.io.terminal import without_tricks
+from endocil.io.text_tables import markdown_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -168,12 +169,12 @@ def _put(
     star = "A star marks the best. " if table.marked() else ""
     text = {
         "text": lambda: f"{title}\n\n{table.text()}\n{textwrap.fill(star + note, 100)}\n",
-        "markdown": lambda: f"{title.removesuffix('.')}.\n\n{table.markdown()}\n{note}\n",
+        "markdown": lambda: f"{markdown_text(title.removesuffix('.'))}.\n\n{table.markdown()}\n{markdown_text(note)}\n",
         "latex": lambda: latex(table, caption=caption, label=label or "tab:results", note=note),
         "csv": table.csv,
     }[form]()
     if output is None:
-        print("\n".join(map(printable, text.split("\n"))), end="")
+        print(without_tricks(text), end="")
         return
     write_atomically(output, text, public=True)
     say(f"wrote {output}")

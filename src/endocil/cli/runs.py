@@ -14,7 +14,7 @@ from rich.text import Text
 from endocil.cli.console import Devices, Nodes, Output, Overrides, Run, Source, Trust, console, resumable, say
 from endocil.cli.ledger import add
 from endocil.io.launcher import is_rank_zero
-from endocil.io.terminal import Display, duration, plain_progress
+from endocil.io.terminal import Display, duration, plain_progress, printable
 
 if TYPE_CHECKING:  # endocil.runs loads torch
     from endocil.runs.follow import Event, FolderFollower, Snapshot
@@ -69,8 +69,11 @@ def in_ledger(settings: "Settings", ledger: Path) -> Path | None:
     return entry
 
 
-def resume(folder: Run, devices: Devices = 1, nodes: Nodes = 1, trust: Trust = False) -> None:
-    """Continue a stopped run; on the same devices the result is the same bit for bit."""
+def resume(
+    folder: Run, changes: Overrides = None, devices: Devices = 1, nodes: Nodes = 1, trust: Trust = False
+) -> None:
+    """Continue a stopped run; on the same devices the result is the same bit for bit. --set data.root=FOLDER names the
+    place of images that have been moved."""
     from endocil.runs import run as experiment
     from endocil.runs.folder import RunFolder
 
@@ -79,7 +82,11 @@ def resume(folder: Run, devices: Devices = 1, nodes: Nodes = 1, trust: Trust = F
     if here.finished():
         say(f"{folder} is finished; nothing to do")
     _learn(
-        folder, settings, lambda **shown: experiment.resume(here, devices=devices, nodes=nodes, trust=trust, **shown)
+        folder,
+        settings,
+        lambda **shown: experiment.resume(
+            here, changes=changes or (), devices=devices, nodes=nodes, trust=trust, **shown
+        ),
     )
 
 
@@ -201,8 +208,9 @@ def event_lines(events: "Sequence[Event]", accuracies: Sequence[float]) -> list[
 
 def run_panel(run: "Snapshot") -> RenderableType:
     """The progress of a run, its tasks, and notes."""
-    head = Text.assemble((run.name, "bold"), f"  {run.folder}  ", (run.status_text, COLOURS[run.status]))
-    parts: list[RenderableType] = [head, Text(_position_and_losses(run))]
+    place, status = printable(f"  {run.folder}  "), (run.status_text, COLOURS[run.status])
+    head = Text.assemble((printable(run.name), "bold"), place, status)
+    parts: list[RenderableType] = [head, Text(printable(_position_and_losses(run)))]
     if run.status != "finished":
         parts.append(ProgressBar(total=1.0, completed=run.state.share, width=60))
     table = Table(box=None, padding=(0, 2, 0, 0))
@@ -211,10 +219,10 @@ def run_panel(run: "Snapshot") -> RenderableType:
     for name in ("new images", "exemplars", "kept of them", "accuracy"):
         table.add_column(name, justify="right", no_wrap=True)
     for task in run.state.tasks:
-        classes = Text(", ".join(task.classes))  # a name with brackets is no markup
+        classes = Text(printable(", ".join(task.classes)))  # a name with brackets is no markup
         counts = (f"{task.new:,}", f"{task.exemplars:,}", f"{task.kept:,}" if task.kept else "")
         table.add_row(str(task.index + 1), classes, *counts, _accuracy(run, task.index))
-    return Group(*parts, table, *(Text(f"note: {note}") for note in run.notes))
+    return Group(*parts, table, *(Text(printable(f"note: {note}")) for note in run.notes))
 
 
 def _run_lines(run: "Snapshot") -> list[str]:
@@ -235,7 +243,7 @@ def sweep_table(runs: "Sequence[Snapshot]") -> RenderableType:
     table = Table("run", "", "where", "done", "left", "accuracy", box=None, padding=(0, 2, 0, 0))
     for run in runs:
         name, status, *progress = _row(run)
-        table.add_row(name, Text(status, COLOURS[status]), *progress)
+        table.add_row(Text(printable(name)), Text(status, COLOURS[status]), *progress)
     return Group(table, Text(_status_counts(runs)))
 
 

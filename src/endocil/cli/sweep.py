@@ -10,6 +10,7 @@ from endocil.cli import console
 from endocil.cli.console import Overrides, fail
 from endocil.errors import EndocilError, SettingsError
 from endocil.io.files import write_atomically
+from endocil.io.stopping import exit_status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -211,7 +212,7 @@ def _run_all(
     try:
         return run_all(folder, runs, execution, console.console(always=True), add_to_ledger)
     except KeyboardInterrupt:
-        fail("stopped; nothing up to the runs' last checkpoints is lost. Continue with the same command", 130)
+        fail("stopped; nothing up to the runs' last checkpoints is lost. Continue with the same command", exit_status())
 
 
 def write_report(records: "Sequence[RunRecord]", page: Path, title: str, name: str) -> str:

@@ -183,14 +183,16 @@ def training_batches(
     *,
     normalisation: Normalisation = IMAGENET,
     mixup: float = 0.0,
+    first: int = 0,
 ) -> Iterator[Batch]:
     """One epoch: every image once, shuffled and (if at all) augmented by the numbers that belong to this key.
 
     `share` = (i, n): of every batch the i-th of n parts, which may be empty. `mixup`: alpha of the Beta distribution
-    by which images are mixed with others of their batch (Zhang et al., ICLR 2018); 0: none is."""
+    by which images are mixed with others of their batch (Zhang et al., ICLR 2018); 0: none is. `first`: the batches
+    before this one are left out, as they were learned from already."""
     order = torch.randperm(len(images), generator=generator(seed, *key, "order"))
     all_labels = images.labels
-    for step, chosen in enumerate(cut(order, batch_size)):
+    for step, chosen in [*enumerate(cut(order, batch_size))][first:]:
         mine = share_of(len(chosen), *share)
         seen = slice(0, len(chosen)) if mixup else mine  # an image may be mixed with one of another share
         pixels = _moved(images.images.gather(images.rows[chosen[seen]]), device)

@@ -40,6 +40,7 @@ from endocil.io.files import (
     free_bytes,
     lock,
     make_private_folder,
+    parse_json,
     private,
     temporary_beside,
     write_atomically,
@@ -70,6 +71,13 @@ class Images:
     def gather(self, index: Tensor) -> Tensor:
         """Copies of the pixels of these rows of the table."""
         return self.pixels.index_select(0, self.rows[index])  # (B, size, size, 3)
+
+    def pixel_digest(self) -> str:
+        """Of all pixels in the order of the table, wherever they are stored (BLAKE2b)."""
+        total = hashlib.blake2b(digest_size=16)
+        for rows in torch.split(self.rows, 64):
+            total.update(self.pixels.index_select(0, rows).numpy().data)
+        return total.hexdigest()
 
     def describe(self, row: int) -> tuple[str, str, str]:
         """Image id, group and source of a row of the table."""
@@ -148,7 +156,7 @@ class _CacheFiles:
         """None where nothing is stored, or what is stored is damaged."""
         try:
             pixels = np.load(self.pixels, mmap_mode="r", allow_pickle=False)
-            facts = json.loads(self.facts.read_text(ENCODING, ENCODING_ERRORS))
+            facts = parse_json(self.facts.read_text(ENCODING, ENCODING_ERRORS))
             chunks = [(int(images), int(checksum)) for images, checksum in facts["chunks"]]
             fits = pixels.shape == self.shape and pixels.dtype == np.uint8
             whole = fits and sum(images for images, _ in chunks) == len(pixels)
@@ -223,7 +231,7 @@ class UnfinishedBuild:
             if pixels.read(len(self.header)) != self.header:
                 return
             for line in lines:
-                record = json.loads(line.decode(ENCODING, ENCODING_ERRORS))
+                record = parse_json(line.decode(ENCODING, ENCODING_ERRORS))
                 chunk = pixels.read(record["images"] * self.image_bytes)
                 complete = line.endswith(b"\n") and len(chunk) == record["images"] * self.image_bytes
                 if not complete or zlib.crc32(chunk) != record["checksum"]:

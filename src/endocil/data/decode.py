@@ -6,6 +6,7 @@ to 255 are 8 bits and up to 65535 are 16 bits; floats up to 1 are fractions, up 
 16 bits. Other values are refused.
 """
 
+import errno
 import hashlib
 import io
 import os
@@ -136,9 +137,12 @@ def read_dimensions(path: Path) -> tuple[int, int]:
 def _unreadable(path: Path) -> Iterator[None]:
     try:
         yield
-    except (FileNotFoundError, PermissionError, IsADirectoryError, UnfitFileError) as error:
+    except (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, UnfitFileError) as error:
         raise UnreadableImageError(error.strerror or str(error)) from error
-    except OSError as error:  # the disk or the network fails, not this image: not recorded as unreadable
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENAMETOOLONG):
+            raise UnreadableImageError(error.strerror) from error
+        # the disk or the network fails, not this image: not recorded as unreadable
         raise ResourceError(f"cannot read {path}: {error.strerror or error}; try again") from error
 
 

@@ -17,6 +17,9 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 from PIL import Image
 
+from endocil.io.terminal import without_tricks
+
+_UNUSUAL = re.compile(r"[^\t\n\x20-\x7e\xa0-\u0619\u0620-\u1fff\u2070-\ud7ff]")  # the rest is looked at more closely
 # A percentage as a length: the policy of a page allows no style on an element, so that each has a class.
 SHADES = "".join(f".v{n}{{--v:{n}}}" for n in range(101))
 
@@ -25,7 +28,8 @@ def render_page(package: str, **context: Any) -> str:
     """The page of a subpackage. Bytes of file names that are no UTF-8 become question marks."""
     style = asset("endocil.html", "style.css") + asset(package, "page.css") + SHADES
     page = environment(package).get_template("page.html")
-    text = page.render(style=Markup(style), script=Markup(asset(package, "page.js")), **context)
+    own = {"style": Markup(style), "script": Markup(asset(package, "page.js"))}
+    text = page.render(**own, **{name: _shown(value) for name, value in context.items()})
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
@@ -33,11 +37,25 @@ def render_page(package: str, **context: Any) -> str:
 def environment(package: str) -> Environment:
     loaders = [PackageLoader(name, "templates") for name in (package, "endocil.html")]
     environment = Environment(
-        loader=ChoiceLoader(loaders), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=ChoiceLoader(loaders),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_shown,
     )
     environment.filters |= {"policy_hash": policy_hash, "number": number, "code": code, "subscripted": subscripted}
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
     return environment
+
+
+def _shown(value: Any) -> Any:
+    """What a template inserts, or hands to a script: what could hide or turn text is written out, as on a terminal."""
+    if type(value) is str:
+        return without_tricks(value) if _UNUSUAL.search(value) else value
+    if type(value) is dict:
+        return {_shown(key): _shown(inner) for key, inner in value.items()}
+    return [_shown(inner) for inner in value] if type(value) is list else value
 
 
 @cache

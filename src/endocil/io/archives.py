@@ -7,7 +7,6 @@ trusted: names, number of files, bytes, compression and depth are limited, whate
 import errno
 import gzip
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -23,7 +22,7 @@ from pathlib import Path
 from typing import IO
 
 from endocil.errors import DataError, EndocilError, ResourceError
-from endocil.io.files import cache_folder, filling_folder, free_bytes, lock, refuse_special, write_json
+from endocil.io.files import cache_folder, filling_folder, free_bytes, lock, parse_json, refuse_special, write_json
 from endocil.io.walk import archive_stem, file_kind, is_archive, is_hidden, is_image, is_label_file
 
 RULES = "extraction rules 1"  # raise it when the same archive gives another folder
@@ -131,7 +130,7 @@ def _digest(archive: Path, also: Collection[str] = ()) -> str:
 def _earlier(place: Path, digest: str) -> Extracted | None:
     """An earlier extraction, if all its files are still there."""
     try:
-        facts = json.loads((place / RECORD).read_text("utf-8"))
+        facts = parse_json((place / RECORD).read_text("utf-8"))
         n_files = sum(len(files) for _, _, files in os.walk(place)) - 1
         if facts["digest"] != digest or facts["files"] != n_files:
             return None

@@ -12,6 +12,7 @@ import re
 import shutil
 import stat
 import time
+import tomllib
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -28,6 +29,8 @@ ENCODING, ENCODING_ERRORS = ("utf-8", "surrogateescape")  # names of files that 
 
 
 Lock = Literal["held", "taken", "none"]
+MOST_LEVELS = 32  # of tables and lists in TOML
+_TOO_DEEP = f"tables or lists are nested more than {MOST_LEVELS} deep"
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp", re.DOTALL)
 _FORMULA_STARTS = "=+-@\t\r'"  # of what a spreadsheet would run; and of what has our apostrophe already
 _FORMULA = re.compile(r"'*[=+\-@\t\r]")
@@ -216,6 +219,31 @@ def remove_leftovers(folder: Path) -> None:
 def write_json(path: Path, value: Any, *, public: bool = False) -> None:
     """Indented JSON; NaN and infinity are refused, because other readers do not know them."""
     write_atomically(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", public=public)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """JSON; whatever is wrong with it, also nesting too deep to read, is a ValueError."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """TOML, which editors may begin with a byte-order mark; whatever is wrong with it is a TOMLDecodeError."""
+    try:
+        values = tomllib.loads(text.removeprefix("\ufeff"))
+    except RecursionError:
+        raise tomllib.TOMLDecodeError(_TOO_DEEP) from None
+    except ValueError as error:  # also a number of too many digits
+        raise tomllib.TOMLDecodeError(str(error)) from error
+    layer: list[Any] = [values]
+    for _ in range(MOST_LEVELS):
+        layer = [inner for one in layer for inner in (one.values() if isinstance(one, dict) else one)]
+        layer = [one for one in layer if isinstance(one, dict | list)]
+        if not layer:
+            return values
+    raise tomllib.TOMLDecodeError(_TOO_DEEP)
 
 
 def write_csv(path: Path, header: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

@@ -12,13 +12,24 @@ from rich.table import Column
 from endocil.errors import DataError
 
 CONTROL = "\x00-\x1f\x7f-\x9f\u2028\u2029"  # C0, delete, C1, and the separators of lines and paragraphs
+BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # by which text pretends to be other text
 _CONTROL = re.compile(f"[{CONTROL}]")
-_UNSHOWN = re.compile(f"[{CONTROL}\ud800-\udfff]")  # and bytes of names that are no valid UTF-8
+_UNSHOWN = re.compile(f"[{CONTROL}{BIDI}\ud800-\udfff]")  # and bytes of names that are no valid UTF-8
 
 
 def printable(text: str) -> str:
-    r"""The text on one line; control characters and invalid bytes are shown as \n, \x1b or \udcff."""
-    return _UNSHOWN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+    r"""The text on one line; control characters, those that turn the direction of text, and invalid bytes are shown
+    as \n, \x1b, \u202e or \udcff."""
+    return _UNSHOWN.sub(_written_out, text)
+
+
+def without_tricks(text: str) -> str:
+    """The same for a text of several lines, which stay."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def _written_out(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape").decode()
 
 
 def refuse_control(place: str, text: str) -> None:
@@ -125,7 +136,7 @@ class Display:
         )
 
     def _print(self, text: str) -> None:
-        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+        self.console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
 
 def duration(seconds: float) -> str:

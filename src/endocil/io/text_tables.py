@@ -3,12 +3,14 @@
 import html
 import itertools
 import math
+import re
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from endocil.io.files import csv_text
+from endocil.io.terminal import printable
 
 DASH = "\N{EN DASH}"
 TIE = "\N{ALMOST EQUAL TO}"
@@ -91,15 +93,15 @@ class Table:
         best, second = self.marked(), set() if self.ties is None else self.marked(2)
 
         def with_marks(i: int, j: int, cell: Cell) -> str:
-            value = _escaped(shown(cell))
+            value = markdown_text(shown(cell))
             value = f"**{value}**" if (i, j) in best else f"<u>{value}</u>" if (i, j) in second else value
             return f"{value} {TIE}" if (i, j) in (self.ties or ()) else value
 
-        head = "| " + " | ".join(_escaped(column.title) for column in self.columns) + " |\n"
+        head = "| " + " | ".join(markdown_text(column.title) for column in self.columns) + " |\n"
         rule = "|" + "|".join("---:" if column.numeric else ":---" for column in self.columns) + "|\n"
         tables = []
         for section, rows in self.by_section():
-            lines = [f"**{_escaped(section)}**\n\n" if section else "", head, rule]
+            lines = [f"**{markdown_text(section)}**\n\n" if section else "", head, rule]
             for i in rows:
                 texts = (with_marks(i, j, cell) for j, cell in enumerate(self.rows[i]))
                 below = (f"<br>{text}" if (text := within(cell)) else "" for cell in self.rows[i])
@@ -180,10 +182,10 @@ def within(cell: Cell) -> str:
     return f"[{low:.1f}, {high:.1f}]"
 
 
-def _escaped(text: str) -> str:
-    for character in ("\\", "|", "<", "*", "`"):
-        text = text.replace(character, "\\" + character)
-    return " ".join(text.split())
+def markdown_text(text: str) -> str:
+    """Text that Markdown shows as it is: no HTML, no link, no picture, no mark, on one line."""
+    plain = re.sub(r"([\\|<>*`\[\]~&])|(?<=\w)(:)(?=//)|(?<=www)(\.)", r"\\\g<0>", printable(" ".join(text.split())))
+    return re.sub(r"(?<!\w)_|_(?!\w)", r"\\_", plain)
 
 
 def _numbers(cell: Cell) -> tuple[Any, ...]:

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from endocil.data.scenario import Task
 from endocil.errors import FileFormatError
-from endocil.io.files import write_atomically
+from endocil.io.files import parse_json, write_atomically
 from endocil.learning.memory import ExemplarMemory, KeptImages, Provenance
 from endocil.learning.optimizers import Number, OptimizerState
 from endocil.methods.base import Method
 
-FORMAT = 4
+FORMAT = 5
 FILE = "checkpoint.safetensors"
 ANEW = "start the run again in a new folder"
 EXEMPLARS = "exemplars-{task}.safetensors"  # written once a task: pixels do not change in between
@@ -36,16 +36,17 @@ BLOCK = 1 << 20  # bytes
 
 @dataclass(frozen=True)
 class Position:
-    """The position of a run: everything before this epoch of this phase of this task is done."""
+    """The position of a run: everything before this step of this epoch of this phase of this task is done."""
 
     task: int = 0
     phase: int = 0
     epoch: int = 0
+    step: int = 0
 
     @property
     def grown(self) -> int:
         """How many tasks the method has made room for."""
-        return self.task + (self.phase > 0 or self.epoch > 0)
+        return self.task + (self.phase > 0 or self.epoch > 0 or self.step > 0)
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ def save_checkpoint(
     optimizer: OptimizerState | None = None,
     rule: nn.Module | None = None,
     precision: nn.Module | None = None,
+    log: Mapping[str, Tensor] | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> None:
     optimizer = optimizer or OptimizerState()
@@ -85,6 +87,7 @@ def save_checkpoint(
         **add_prefix("optimizer", optimizer.tensors),
         **add_prefix("rule", {} if rule is None else rule.state_dict()),
         **add_prefix("precision", {} if precision is None else precision.state_dict()),
+        **add_prefix("log", log or {}),
     }
     header = {
         "format": FORMAT,
@@ -127,7 +130,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
         raise FileFormatError(
             f"checkpoint {path} has format {header.get('format')}; this version of endocil reads {FORMAT}: {ANEW}"
         )
-    position = Position(header["task"], header["phase"], header["epoch"])
+    position = Position(header["task"], header["phase"], header["epoch"], header["step"])
     exemplars = None
     if header["exemplars"] is not None:
         kept, stored = read_tensors(folder / header["exemplars"], ANEW)
@@ -181,7 +184,7 @@ def read_tensors(path: Path, way_out: str) -> tuple[dict[str, Any], dict[str, Te
     """The header and the tensors; a file that is not as it was written is refused, with the way out."""
     try:
         with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {})[KEY])
+            header = parse_json((file.metadata() or {})[KEY])
             if "seal" not in header:
                 raise ValueError("it has no checksum: another version of endocil wrote it")
             if header.pop("seal") != _seal_of(path):

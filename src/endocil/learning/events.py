@@ -12,7 +12,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from endocil.errors import EndocilError, FileFormatError
-from endocil.io.files import private, write_atomically
+from endocil.io.files import parse_json, private, write_atomically
 from endocil.networks import instruction_set
 from endocil.settings.settings import Settings
 
@@ -100,7 +100,7 @@ def read_events(path: Path, *, finished: bool = False) -> list[dict[str, Any]]:
 
 def _event(place: str, line: bytes) -> dict[str, Any]:
     try:
-        event = json.loads(line)
+        event = parse_json(line)
     except ValueError as error:
         raise FileFormatError(f"{place} is not JSON: {error}; the file is damaged") from error
     if not isinstance(event, dict) or not isinstance(event.get("event"), str):

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from endocil.data.augment import Augmentation
 from endocil.data.batches import ImageSet
 from endocil.errors import EndocilError
-from endocil.io.files import lock, make_private_folder, private, write_atomically
+from endocil.io.files import lock, make_private_folder, parse_json, private, write_atomically
 from endocil.learning.optimizers import optimizer_class
 from endocil.methods.base import Method, Phase
 from endocil.networks import instruction_set
@@ -98,7 +98,7 @@ class StoredTask:
             return None
         try:
             with safe_open(self.path, framework="pt") as file:
-                header = json.loads((file.metadata() or {})["endocil"])
+                header = parse_json((file.metadata() or {})["endocil"])
                 state = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - not a mapping
             if (header["key"], header["state"]) != (self.path.stem, digest_of(state)):
                 raise ValueError("its content does not match its name")

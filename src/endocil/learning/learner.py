@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from endocil.data.augment import Augmentation
 from endocil.data.batches import ImageSet
 from endocil.data.scenario import Task
+from endocil.io.stopping import deferring, is_requested
 from endocil.learning.checkpoint import Checkpoint, Position, grow, save_checkpoint
 from endocil.learning.events import Journal
 from endocil.learning.feature_store import FeatureStore
@@ -18,7 +20,7 @@ from endocil.learning.first_task import FirstTasks, put_into
 from endocil.learning.memory import ExemplarMemory, update_memory
 from endocil.learning.numerics import Bits, Precision, refuse_not_finite
 from endocil.learning.optimizers import state_of
-from endocil.learning.parallel import broadcast, on_rank_zero, peak_megabytes
+from endocil.learning.parallel import all_gather, broadcast, peak_megabytes, tensors_of_rank_zero
 from endocil.learning.training import Epoch, fit
 from endocil.methods.base import Method, Phase, TaskData
 from endocil.networks import compile_backbones, sync_batch_norm
@@ -52,15 +54,17 @@ class Learner:
         compiled: bool = False,
         recorded: Mapping[str, Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        stop: Callable[[], bool] = is_requested,
     ) -> None:
-        """`recorded`: the settings that it learns by, kept in every checkpoint."""
+        """`recorded`: the settings that it learns by, kept in every checkpoint. `stop`: whether the process is told to
+        stop, which it does between two steps, with a checkpoint."""
         self.method, self.memory, self.recorded = method, memory, recorded
         self.folder, self.fabric, self.journal = folder, fabric, journal
         self.augmentation, self.seed = augmentation, seed
         self.evaluation_batch, self.checkpoint_seconds = evaluation_batch, checkpoint_seconds
         self.first_tasks, self.bits, self.accumulate, self.compiled = first_tasks, bits, accumulate, compiled
         self.features, self.mixup = features, mixup
-        self.clock, self.saved_at = clock, clock()
+        self.clock, self.saved_at, self.stop = clock, clock(), stop
 
     def learn(
         self,
@@ -91,7 +95,7 @@ class Learner:
         if at == Position(task.index):
             self._announce(task, data, phases, classes)
         for index in range(at.phase, len(phases)):
-            rest = unfinished if index == at.phase and at.epoch else None
+            rest = unfinished if index == at.phase and (at.epoch or at.step) else None
             alone = self.fabric.world_size == 1  # several processes round otherwise
             if self.first_tasks is not None and alone and phases[index].shared and task.index == 0:
                 self._train_once(self.first_tasks, task, index, phases[index], rest)
@@ -100,7 +104,7 @@ class Learner:
         self.method.measurements.clear()
         self.method.consolidate(task, data)
         broadcast(self.fabric, self.method.state_dict().values())
-        self.method.statistics |= on_rank_zero(self.fabric, lambda: self.method.statistics)
+        self.method.statistics |= tensors_of_rank_zero(self.fabric, self.method.statistics)
         values = {**self.method.state_dict(), **self.method.statistics}
         refuse_not_finite(values, f"after task {task.number} was consolidated")
         if self.memory is not None:
@@ -146,6 +150,7 @@ class Learner:
             optimizer=state_of(epoch.optimizer) if epoch else None,
             rule=phase.gradients if phase and epoch else None,
             precision=precision,
+            log=epoch.log if epoch else None,
             settings=self.recorded,
         )
         self.saved_at = self.clock()
@@ -190,13 +195,15 @@ class Learner:
         self.save(Position(task.index, index + 1, 0))
 
     def _train(self, task: Task, index: int, phase: Phase, unfinished: Checkpoint | None) -> None:
-        start, state, precision = 0, None, Precision(self.bits)
+        """With a checkpoint after some of the epochs; and at once where the process is told to stop."""
+        start, done, state, log, precision = 0, 0, None, None, Precision(self.bits)
         if unfinished is not None:
-            start, state = unfinished.position.epoch, unfinished.optimizer()
+            start, done = unfinished.position.epoch, unfinished.position.step
+            state, log = unfinished.optimizer(), unfinished.part("log")
             phase.gradients.load_state_dict(unfinished.part("rule"))
             precision.load_state_dict(unfinished.part("precision") or precision.state_dict())
         phase.gradients.to(self.fabric.device)
-        for epoch in fit(
+        epochs = fit(
             phase,
             self.method,
             fabric=self.fabric,
@@ -205,13 +212,26 @@ class Learner:
             key=(task.index, index),
             observe=self.method.classifier,
             start=start,
+            done=done,
             state=state,
+            log_state=log,
             precision=precision,
             accumulate=self.accumulate,
             mixup=self.mixup,
-        ):
-            where = {"task": task.index, "phase": phase.name, "epoch": epoch.index, "epochs": phase.schedule.epochs}
-            self.journal.write("epoch", **where, **epoch.measured)
-            if self.clock() - self.saved_at >= self.checkpoint_seconds:
-                self.save(Position(task.index, index, epoch.index + 1), phase, epoch, precision)
+            stop=self.stop,
+        )
+        with deferring(), closing(epochs):
+            for epoch in epochs:
+                if epoch.stopped_at:
+                    self.save(Position(task.index, index, epoch.index, epoch.stopped_at), phase, epoch, precision)
+                    raise KeyboardInterrupt
+                where = {"task": task.index, "phase": phase.name, "epoch": epoch.index, "epochs": phase.schedule.epochs}
+                self.journal.write("epoch", **where, **epoch.measured)
+                stopping = any(all_gather(self.fabric, self.stop()))
+                if stopping or self.clock() - self.saved_at >= self.checkpoint_seconds:
+                    self.save(Position(task.index, index, epoch.index + 1), phase, epoch, precision)
+                if stopping:
+                    raise KeyboardInterrupt
         self.save(Position(task.index, index + 1, 0))
+        if self.fabric.world_size == 1 and self.stop():
+            raise KeyboardInterrupt

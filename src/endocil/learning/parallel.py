@@ -6,17 +6,21 @@ With one process nothing here costs anything.
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed
 from torch import Tensor
+from torch._C._distributed_c10d import TCPStore
 
 from endocil.errors import EndocilError
 from endocil.io.launcher import environment_number, slurm_tasks
+from endocil.io.terminal import printable
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -64,15 +68,24 @@ def on_rank_zero(fabric: "Fabric", action: Callable[[], T]) -> T:
     if fabric.world_size == 1:
         return action()
     answer: tuple[T | None, str | None] = (None, None)
+    own: Exception | None = None
     if fabric.global_rank == 0:
         try:
             answer = (action(), None)
-        except EndocilError as error:
-            answer = (None, str(error))
+        except Exception as error:  # whatever it is: the others wait
+            own, answer = error, (None, str(error) or type(error).__name__)
     value, problem = fabric.broadcast(answer)
+    if own is not None:
+        raise own
     if problem is not None:
         raise EndocilError(problem)
     return value  # type: ignore[return-value]
+
+
+def tensors_of_rank_zero(fabric: "Fabric", tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Those of rank 0, on every process and on its own device: sent as they are, they would all come to the first."""
+    sent = on_rank_zero(fabric, lambda: {name: value.cpu() for name, value in tensors.items()})
+    return {name: value.to(fabric.device) for name, value in sent.items()}
 
 
 def peak_megabytes(device: torch.device) -> float:
@@ -91,6 +104,8 @@ TORCHRUN, SLURM = "torchrun", "Slurm"
 MEETING = ("MASTER_ADDR", "MASTER_PORT", "NODE_RANK")  # without a launcher, where machines find each other
 COMPILER = ("torch._dynamo", "torch._inductor")  # whose errors tell that torch.compile cannot be used
 LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Connection refused", "NCCL")
+FAILED = "failed"  # the key of a failed process's message
+LOOK_SECONDS, GRACE_SECONDS = 0.5, 3.0  # between two looks at it; for a process that is about to end by itself
 PATIENCE = timedelta(hours=1)  # one process may have much to do alone, such as measuring leaks
 
 
@@ -101,7 +116,7 @@ def learning_on(accelerator: str, devices: int = 1, nodes: int = 1) -> Iterator[
 
     fabric = _start(accelerator, devices, nodes)
     try:
-        with explaining_compiler_errors():
+        with ending_together(fabric), explaining_compiler_errors():
             yield fabric
     except RuntimeError as error:
         lost = isinstance(error, torch.distributed.DistError) or any(sign in str(error) for sign in LOST)
@@ -117,8 +132,52 @@ def learning_on(accelerator: str, devices: int = 1, nodes: int = 1) -> Iterator[
 
 
 @contextmanager
+def ending_together(fabric: "Fabric") -> Iterator[None]:
+    """An error on one process ends all of them within seconds, whatever they wait for or work on, with its message.
+
+    Collectives would wait for an hour (PATIENCE), and those of GPUs do not notice that a process has ended."""
+    if fabric.world_size == 1:
+        yield
+        return
+    store, over = _meeting_place(fabric), threading.Event()
+    watch = threading.Thread(target=_end_with_others, args=(store, over, fabric.global_rank), daemon=True)
+    watch.start()
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, KeyboardInterrupt):  # which all of them get, or answer after their epoch
+            with suppress(RuntimeError):
+                store.set(FAILED, f"process {fabric.global_rank} has failed: {error or type(error).__name__}")
+                time.sleep(2 * LOOK_SECONDS)  # the store ends with process 0
+        raise
+    finally:
+        over.set()
+
+
+def _meeting_place(fabric: "Fabric") -> TCPStore:
+    """A store of keys and values beside that of the collectives, which only one of a process's threads may use."""
+    host = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    first = fabric.global_rank == 0
+    store = TCPStore(host, 0, is_master=True, wait_for_workers=False) if first else None
+    port = fabric.broadcast(store.port if store else 0)
+    return store or TCPStore(host, port, is_master=False, wait_for_workers=False)
+
+
+def _end_with_others(store: TCPStore, over: threading.Event, rank: int) -> None:
+    """Until this process is done, or one has failed."""
+    while not over.wait(LOOK_SECONDS):
+        try:
+            message = store.get(FAILED).decode() if store.check([FAILED]) else ""
+        except RuntimeError:
+            message = "process 0 of this run has ended"
+        if message and not over.wait(GRACE_SECONDS):
+            text = printable(" ".join(message.split()))
+            print(f"endocil, process {rank}: {text}; this one ends too", file=sys.stderr)
+            os._exit(1)
+
+
+@contextmanager
 def explaining_compiler_errors() -> Iterator[None]:
-    """An error of torch.compile becomes one line that says what to do."""
     """An error of torch.compile becomes one line that says what to do."""
     try:
         yield

@@ -6,8 +6,8 @@ the measurements of the gradient rule.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,6 +41,25 @@ class EpochLog:
         self.measured: Sums = {}  # likewise, alike on all processes
         self.rows = torch.zeros(n, device=device)
         self.steps = self.updates = 0
+
+    def state(self) -> Sums:
+        """What a checkpoint in the middle of an epoch keeps of it."""
+        sums = {"losses": self.losses, "penalties": self.penalties, "measured": self.measured}
+        return {
+            **{f"{kind}/{name}": value for kind, named in sums.items() for name, value in named.items()},
+            "images": self.images,
+            "rows": self.rows,
+            "counts": torch.tensor([self.steps, self.updates]),
+        }
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        device = self.images.device
+        for name, value in state.items():
+            kind, _, key = name.partition("/")
+            if key:
+                getattr(self, kind)[key] = value.to(device)
+        self.images, self.rows = state["images"].to(device), state["rows"].to(device)
+        self.steps, self.updates = state["counts"].tolist()
 
     @torch.no_grad()
     def add_losses(self, outcome: Outcome, piece: Batch, n: int) -> None:
@@ -115,11 +134,13 @@ _WAY_OUT = "lower train.learning_rate, or take train.precision '32' without trai
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch measured, and the optimiser as it stands after it."""
+    """What one epoch measured, and the optimiser as it stands after it; or an epoch that was to stop after a step."""
 
     index: int
     measured: dict[str, Any]
     optimizer: torch.optim.Optimizer
+    stopped_at: int = 0  # steps that are done of an epoch that is not over
+    log: Sums = field(default_factory=dict)  # and what it has measured so far
 
 
 def fit(
@@ -132,15 +153,19 @@ def fit(
     key: Sequence[int | str],
     observe: nn.Linear,
     start: int = 0,
+    done: int = 0,
     state: OptimizerState | None = None,
+    log_state: Mapping[str, Tensor] | None = None,
     precision: Precision | None = None,
     accumulate: int = 1,
     mixup: float = 0.0,
-) -> Iterator[Epoch]:
-    """Train a phase from epoch `start` on, yielding after each epoch.
+    stop: Callable[[], bool] = lambda: False,
+) -> Generator[Epoch, None, None]:
+    """Train a phase from step `done` of epoch `start` on, yielding after each epoch, and where `stop` says so.
 
     `key` says where in the run this is (task, phase): all random numbers come from it. `observe` is the classifier
-    whose gradient is logged; `state` that of the optimiser in an interrupted phase. `accumulate`: a batch goes
+    whose gradient is logged; `state` and `log_state` those of the optimiser and the log in an interrupted phase. `stop`
+    is asked after each step of a process alone, and of several after each epoch. `accumulate`: a batch goes
     through the network in as many pieces, for less memory. `mixup`: of augmented images (data/batches.py).
     """
     schedule, share = phase.schedule, (fabric.global_rank, fabric.world_size)
@@ -153,6 +178,8 @@ def fit(
         check = ValueCheck(method, phase.train)
         for epoch in range(start, schedule.epochs):
             log, began = EpochLog(observe), time.perf_counter()
+            if epoch == start and done and log_state:
+                log.load(log_state)
             seen = augmentation if phase.augmented else None
             batches = training_batches(
                 phase.images,
@@ -164,12 +191,15 @@ def fit(
                 share,
                 normalisation=method.normalisation,
                 mixup=mixup if phase.augmented else 0.0,
+                first=done if epoch == start else 0,
             )
             steps = len(cut(phase.images.rows, schedule.batch_size))
-            for number, batch in enumerate(prefetch(batches, fabric.device), start=1):
+            for number, batch in enumerate(prefetch(batches, fabric.device), start=1 + (done if epoch == start else 0)):
                 rate = schedule.learning_rate_at(epoch, number / steps)
                 set_rate(optimizer, rate)
                 step(phase, batch, optimizer, fabric, precision, accumulate, log)
+                if number < steps and fabric.world_size == 1 and stop():
+                    yield Epoch(epoch, {}, optimizer, number, log.state())
             measured = {"learning_rate": rate, **log.result(fabric), **_speed(len(phase.images), began)}
             check.refuse_damage(measured["losses"], f"epoch {epoch} of phase '{phase.name}'", _WAY_OUT)
             yield Epoch(epoch, measured, optimizer)

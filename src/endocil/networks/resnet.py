@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+WIDEST = 512  # channels; a ResNet-18 of this width has 700 million weights
+
 
 class Shortcut(nn.Conv2d):
     """A 1 x 1 convolution with a stride.
@@ -86,9 +88,9 @@ class ResNet(nn.Module):
 
     def __init__(self, *, width: int = 64, stem: Literal["7x7", "3x3", "3x3-pool"] = "7x7") -> None:
         super().__init__()
-        if width < 8 or width % 8:
+        if not 8 <= width <= WIDEST or width % 8:
             # torch 2.13 corrupts memory in the backward pass of a 1x1 convolution of 4 channels, channels last
-            raise ValueError(f"network.width is {width}; expected a multiple of 8 (ResNet-18 has 64)")
+            raise ValueError(f"network.width is {width}; expected a multiple of 8 up to {WIDEST} (ResNet-18 has 64)")
         kernel, stride = (7, 2) if stem == "7x7" else (3, 1)
         self.pooled = stem != "3x3"
         self.conv1 = nn.Conv2d(3, width, kernel, stride, kernel // 2, bias=False)

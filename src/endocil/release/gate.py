@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from endocil.errors import SettingsError
 from endocil.html.markup import number
-from endocil.io.files import read_whole
+from endocil.io.files import parse_toml, read_whole
 from endocil.metrics.intervals import Change, Figure, Interval, Share
 from endocil.model.file import read_model_file, write_model_file
 from endocil.model.manifest import GateVerdict
@@ -92,12 +92,12 @@ class Rules(_Section):
 
 def read_rules(path: Path) -> Rules:
     try:
-        values = tomllib.loads(read_whole(path).decode("utf-8"))
+        values = parse_toml(read_whole(path).decode("utf-8"))
     except OSError as error:
         raise SettingsError(f"cannot read the rules {path}: {error.strerror or error}") from error
     except UnicodeDecodeError:
         raise SettingsError(f"the rules {path} are not UTF-8 text; save the file as UTF-8") from None
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+    except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"the rules {path} are not valid TOML: {error}") from error
     try:
         rules = Rules.model_validate(values)

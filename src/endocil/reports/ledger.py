@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from endocil.errors import DataError, EndocilError, FileFormatError, SettingsError
-from endocil.io.files import last_name, portable, write_atomically
+from endocil.io.files import last_name, parse_json, portable, write_atomically
 from endocil.methods import method_class, method_title
 from endocil.runs.experiments import digest, evaluated_part, flatten, identity, label
 from endocil.runs.records import Complete, Json, RunRecord, completed, is_imported, read_run
@@ -154,7 +154,7 @@ def _read_entry(file: Path) -> Entry:
     numbers = ("parameters", "seconds", "seconds_per_epoch", "peak_megabytes")
     optional = (*numbers, "images", "content", "leaks", "measured")
     try:
-        stored = json.loads(file.read_text("utf-8"))
+        stored = parse_json(file.read_text("utf-8"))
         known = {key: stored[key] for key in optional if key in stored}
         return Entry(file, stored["settings"], stored["metrics"], stored["exemplars"], **known)
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -2,7 +2,6 @@
 
 A folder that was published before is replaced, any other is left alone."""
 
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -12,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from endocil.errors import SettingsError
-from endocil.io.files import filling_folder, temporary_beside, write_atomically, write_json
-from endocil.io.text_tables import Column, Table
+from endocil.io.files import filling_folder, parse_json, temporary_beside, write_atomically, write_json
+from endocil.io.text_tables import Column, Table, markdown_text
 from endocil.model.predictions import HEADS
 from endocil.reports.averages import Runs
 from endocil.reports.comparisons import (
@@ -107,7 +106,7 @@ def _versus(compared: ComparableRuns, baseline: Runs, folder: Path) -> Piece:
 
 def _table(table: Table, note: str, folder: Path, name: str) -> Piece:
     texts = {
-        "md": f"{table.caption}.\n\n{table.markdown()}\n{note}\n",
+        "md": f"{markdown_text(table.caption)}.\n\n{table.markdown()}\n{markdown_text(note)}\n",
         "tex": latex(table, label=f"tab:{name}", note=note),
         "csv": table.csv(),
     }
@@ -157,9 +156,9 @@ def index(records: Sequence[RunRecord], pieces: Sequence[Piece]) -> str:
     for piece in pieces:
         if piece.files:
             links = ", ".join(f"[{file.rpartition('/')[2]}]({file})" for file in piece.files)
-            files.append(f"- {piece.title}: {links}")
+            files.append(f"- {markdown_text(piece.title)}: {links}")
         if piece.missing:
-            missing.append(f"- {piece.title}: {piece.missing}")
+            missing.append(f"- {markdown_text(piece.title)}: {markdown_text(piece.missing)}")
     labels = {id(run): group.label for group in experiments for run in group.results}
     rows = []
     for run in records:
@@ -167,7 +166,7 @@ def index(records: Sequence[RunRecord], pieces: Sequence[Piece]) -> str:
         rows.append((name, labels.get(id(run), "counted once, under the same settings"), *others))
     columns = [Column(name, name, name == "seed") for name in ("run", "experiment", "seed", "settings", *VERSIONS)]
     return INDEX.format(
-        summary=describe_runs(experiments),
+        summary=markdown_text(describe_runs(experiments)),
         files="\n".join(files),
         missing="\n## Not included\n\n" + "\n".join(missing) + "\n" if missing else "",
         runs=Table("", tuple(columns), tuple(rows)).markdown(),
@@ -181,7 +180,7 @@ def refuse_foreign(folder: Path) -> None:
     if not folder.exists() or not any(folder.iterdir()):
         return
     try:
-        record = json.loads((folder / RECORD).read_text("utf-8"))
+        record = parse_json((folder / RECORD).read_text("utf-8"))
         published = set(record["files"]) if record["written_by"] == WRITER else None
     except (OSError, ValueError, KeyError, TypeError):
         published = None

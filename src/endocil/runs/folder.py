@@ -3,7 +3,7 @@
 import itertools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +20,7 @@ from endocil.io.files import (
     is_temporary,
     lock,
     locked,
+    parse_json,
     read_csv,
     remove_leftovers,
     write_atomically,
@@ -34,11 +35,13 @@ from endocil.runs.experiments import differing, flatten
 from endocil.runs.parts import Parts
 from endocil.settings.settings import Settings, load_settings
 
+PLACES = ("data.root", "data.file")  # where the images are
 # what may be edited before a resume: where things are and what is shown; the images are compared by split.csv
 CHANGEABLE = frozenset(
     {
-        "data.root",
-        "data.file",
+        *PLACES,
+        "scenario.split",
+        "scenario.groups",
         "run.accelerator",
         "run.checkpoint_seconds",
         "run.features",
@@ -97,7 +100,10 @@ class RunFolder:
         return (self.path / "metrics.json").exists()
 
     def metrics(self) -> Any:
-        return json.loads((self.path / "metrics.json").read_text("utf-8"))
+        try:
+            return parse_json((self.path / "metrics.json").read_text("utf-8"))
+        except (OSError, ValueError) as error:
+            raise FileFormatError(f"cannot read {self.path / 'metrics.json'}: {error}; the file is damaged") from error
 
     @cached_property
     def settings(self) -> Settings:
@@ -159,9 +165,14 @@ class RunFolder:
         write_csv(self.path / "split.csv", SPLIT_HEADER, _split(parts))
         write_json(self.path / "leaks.json", leaks)
         unreadable = [{"image": name, "reason": reason} for name, reason in parts.images.skipped]
-        write_json(self.path / "data.json", {"notes": parts.notes, "unreadable": unreadable})
+        facts = {"notes": parts.notes, "unreadable": unreadable, "pixels": parts.images.pixel_digest()}
+        write_json(self.path / "data.json", {**facts, **self._places_from_here(parts.settings)})
         write_json(self.path / "environment.json", environment(parts.settings, processes))
-        write_atomically(self.path / "settings.toml", parts.settings.to_toml())
+        self.record(parts.settings)
+
+    def record(self, settings: Settings) -> None:
+        """Replace settings.toml."""
+        write_atomically(self.path / "settings.toml", settings.to_toml())
 
     def remove_temporary_files(self) -> None:
         """A process that is killed while it writes leaves its temporary file behind."""
@@ -190,15 +201,62 @@ class RunFolder:
                 f"back, or start a new run with 'endocil run {self.path / 'settings.toml'} -o FOLDER'"
             )
 
+    def _places_from_here(self, settings: Settings) -> dict[str, dict[str, str]]:
+        """Of places that are relative to the working folder: where they are from the run's folder on."""
+        relative = {
+            key: os.path.relpath(text, self.path)
+            for key, text in _places(settings).items()
+            if not os.path.isabs(text) and not text.startswith(("~", "$")) and Path(text).exists()
+        }
+        return {"places": relative} if relative else {}
+
+    def resumed_settings(self, changes: Sequence[str] = ()) -> Settings:
+        """Those of the run, with changes of what decides no result.
+
+        A relative place of the images that is not below the working folder is looked for from the run's folder on, as
+        the run may have been resumed elsewhere, or moved together with its images."""
+        settings = load_settings(self.settings, changes) if changes else self.settings
+        before, now = (flatten(one.model_dump(mode="json", exclude_none=True)) for one in (self.settings, settings))
+        if others := sorted(differing([before, now]) - CHANGEABLE):
+            raise SettingsError(
+                f"--set {others[0]}: it decides the result, so that a run cannot change it when it is resumed; start a "
+                f"new run. What can be changed: {', '.join(sorted(CHANGEABLE))}"
+            )
+        try:
+            recorded = parse_json((self.path / "data.json").read_text("utf-8")).get("places", {})
+            found = {key: os.path.normpath(self.path / str(place)) for key, place in recorded.items()}
+        except (OSError, ValueError, AttributeError, TypeError):
+            return settings
+        lost = {key for key, text in _places(settings).items() if not Path(text).exists() and before[key] == text}
+        moved = [f"{key}={json.dumps(found[key])}" for key in sorted(lost & found.keys()) if Path(found[key]).exists()]
+        return load_settings(settings, moved) if moved else settings
+
     def refuse_other_images(self, parts: Parts) -> None:
-        """The images must be those of split.csv: the checkpoint refers to them by row."""
+        """The images must be those of split.csv, which the checkpoint refers to by row, with the same pixels."""
         recorded = [tuple(row.values()) for row in read_csv(self.path / "split.csv")]
         current = [tuple(str(value) for value in row) for row in _split(parts)]
         if recorded != current:
             raise DataError(
                 f"the images at data.root are not those of the run in {self.path} ({len(current)} rows, split.csv has "
-                f"{len(recorded)}); restore the data or start a new run"
+                f"{len(recorded)}); restore the data, name its place with --set data.root=FOLDER, or start a new run"
             )
+        try:
+            pixels = parse_json((self.path / "data.json").read_text("utf-8"))["pixels"]
+        except (OSError, ValueError, LookupError, TypeError):
+            raise FileFormatError(
+                f"{self.path / 'data.json'} does not hold the digest of the run's images: it is damaged, or of another "
+                f"version of endocil; start a new run"
+            ) from None
+        if pixels != parts.images.pixel_digest():
+            raise DataError(
+                f"the images at data.root have the names of those of the run in {self.path}, but other pixels; restore "
+                f"the data or start a new run"
+            )
+
+
+def _places(settings: Settings) -> dict[str, str]:
+    options = {f"data.{name}": value for name, value in settings.data.options.items()}
+    return {key: value for key, value in options.items() if key in PLACES and isinstance(value, str)}
 
 
 def _split(parts: Parts) -> list[tuple[object, ...]]:

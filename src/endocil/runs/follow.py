@@ -1,6 +1,5 @@
 """Runs seen from outside while they learn: how far they are by their events, and whether a process works on them."""
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +8,7 @@ from typing import Any, Literal
 
 from endocil.data.leaks import RATES
 from endocil.errors import DataError
-from endocil.io.files import LOCK_FILE, Lock, lock, read_csv
+from endocil.io.files import LOCK_FILE, Lock, lock, parse_json, read_csv
 from endocil.learning.events import read_events
 from endocil.methods import method_title
 from endocil.metrics.metrics import accuracy
@@ -178,7 +177,7 @@ class RunFollower:
         self.sizes = task_sizes(folder / "split.csv")
         # notes on the images, from the files that a run writes before it learns; earlier versions wrote fewer
         files = (folder / "data.json", folder / "leaks.json")
-        data, leaks = (json.loads(file.read_text("utf-8")) if file.is_file() else {} for file in files)
+        data, leaks = (parse_json(file.read_text("utf-8")) if file.is_file() else {} for file in files)
         rates = [(leaks[key], kind) for key, kind in RATES.items() if leaks.get(key)]
         leaking = (f"{rate:.1%} of the test images have {kind} in the training part" for rate, kind in rates)
         self.notes = (*data.get("notes", ()), *leaking)

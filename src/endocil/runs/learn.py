@@ -21,7 +21,7 @@ from endocil.data.table import ImageTable
 from endocil.datasets import load_table
 from endocil.datasets.folder import load_as
 from endocil.errors import DataError, EndocilError, FileFormatError, SettingsError
-from endocil.io.files import LOCK_FILE, locked, make_private_folder, refuse_existing, write_json
+from endocil.io.files import LOCK_FILE, locked, make_private_folder, parse_json, refuse_existing, write_json
 from endocil.io.terminal import duration, refuse_control
 from endocil.learning.build import build_augmentation
 from endocil.learning.checkpoint import EXEMPLARS, FILE
@@ -333,7 +333,7 @@ class WorkFolder:
         if not file.is_file():
             return {}
         try:
-            facts = json.loads(file.read_text("utf-8"))
+            facts = parse_json(file.read_text("utf-8"))
         except ValueError:  # somebody else's: ours are complete or absent
             return {}
         return facts if isinstance(facts, dict) else {}

@@ -1,7 +1,5 @@
 """Finished runs, read from their folders, missing settings filled in by defaults, for tables, pages and ledger."""
 
-import json
-import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -11,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from endocil.errors import EndocilError, FileFormatError
-from endocil.io.files import read_csv
+from endocil.io.files import parse_json, parse_toml, read_csv
 from endocil.learning.build import complete
 from endocil.learning.events import read_events, refuse_unfit
 from endocil.settings.settings import Settings, load_settings
@@ -177,7 +175,7 @@ def read_run(folder: Path) -> RunRecord:
         raise FileFormatError(f"there is no run folder {folder}; expected the folder given to `endocil run -o`")
     if not (folder / "settings.toml").is_file():
         raise FileFormatError(f"{folder} is not a run: it has no settings.toml; give the folder of `endocil run -o`")
-    metrics, settings = _finished_metrics(folder), _parsed(folder / "settings.toml", tomllib.loads, _Settings)
+    metrics, settings = _finished_metrics(folder), _parsed(folder / "settings.toml", parse_toml, _Settings)
     images: dict[str, Counter[str]] = defaultdict(Counter)
     for row in read_csv(folder / "split.csv"):
         if not {"image", "class", "part"} <= row.keys():
@@ -185,12 +183,12 @@ def read_run(folder: Path) -> RunRecord:
         images[row["class"]][row["part"]] += 1
     # runs of earlier versions have fewer files
     later = ((folder / "leaks.json", _Leaks), (folder / "data.json", _DataNotes))
-    leaks, data = (_parsed(file, json.loads, expected) if file.is_file() else {} for file, expected in later)
+    leaks, data = (_parsed(file, parse_json, expected) if file.is_file() else {} for file, expected in later)
     memory = folder / "memory" / f"task-{len(metrics['task_sizes']) - 1}.csv"  # methods without replay have none
     return RunRecord(
         name=folder.resolve().name,
         settings=settings,
-        environment=_parsed(folder / "environment.json", json.loads),
+        environment=_parsed(folder / "environment.json", parse_json),
         metrics=metrics,
         events=tuple(read_events(folder / "events.jsonl", finished=True)),
         images=images,
@@ -204,7 +202,7 @@ def read_run(folder: Path) -> RunRecord:
 def _finished_metrics(folder: Path) -> Json:
     file, complete = folder / "metrics.json", False
     if file.is_file():
-        metrics = _parsed(file, json.loads)
+        metrics = _parsed(file, parse_json)
         try:
             complete = len(metrics["softmax"]["acc"]) == len(metrics["task_sizes"])
         except (KeyError, TypeError) as error:
@@ -220,10 +218,10 @@ def _parsed(path: Path, parse: Callable[[str], Any], expected: type[BaseModel] |
     """The object in a JSON or TOML file, as it is expected to be."""
     try:
         value = parse(path.read_text("utf-8"))
-    except (json.JSONDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise FileFormatError(f"{path} is not {path.suffix[1:].upper()}: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise FileFormatError(f"cannot read {path}: {error}; the run folder is incomplete") from error
+    except ValueError as error:
+        raise FileFormatError(f"{path} is not {path.suffix[1:].upper()}: {error}") from error
     if not isinstance(value, dict):
         raise FileFormatError(f"{path}: expected a JSON object, got {type(value).__name__}")
     if expected is not None:

@@ -8,8 +8,8 @@
 Everything a run leaves behind is in its folder; a stopped run resumes from its last checkpoint.
 """
 
-from collections.abc import Mapping
-from contextlib import ExitStack, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,26 +100,34 @@ def resume(
     devices: int = 1,
     nodes: int = 1,
     trust: bool = False,
+    changes: Sequence[str] = (),
 ) -> Result:
     """Resume a stopped run on this number of devices; a finished run is returned as it is.
 
-    `trust` lets settings.toml of the run name code from outside, which is run then: the folder may be another's."""
+    `changes`: key=value of what decides no result, such as data.root where the images have been moved; settings.toml
+    records them. `trust` lets settings.toml of the run name code from outside, which is run then: the folder may be
+    another's."""
     run_folder = folder if isinstance(folder, RunFolder) else RunFolder(Path(folder))
-    settings = run_folder.settings
+    run_folder.refuse_other_folder()
     if run_folder.finished():
         run_folder.tidy_up()
         return Result(run_folder.path, run_folder.metrics())
+    settings = run_folder.resumed_settings(changes)
     parts = assemble(settings.trusted() if trust else settings, progress)
     run_folder.refuse_other_images(parts)
-    with learning_on(settings.run.accelerator, devices, nodes) as fabric:
-        first = fabric.global_rank == 0
-        with run_folder.locked() if first else nullcontext():
-            if first:
-                run_folder.remove_temporary_files()
+    with learning_on(settings.run.accelerator, devices, nodes) as fabric, ExitStack() as stack:
+
+        def begin() -> None:
+            stack.enter_context(run_folder.locked())
+            run_folder.remove_temporary_files()
             checkpoint = load_checkpoint(run_folder.path)
             if checkpoint is not None:
                 run_folder.refuse_other_settings(parts.settings, checkpoint.settings)
-            return _learn_tasks(parts, run_folder, fabric, checkpoint, show)
+            if changes:
+                run_folder.record(parts.settings)
+
+        on_rank_zero(fabric, begin)
+        return _learn_tasks(parts, run_folder, fabric, load_checkpoint(run_folder.path), show)
 
 
 def _learn_tasks(

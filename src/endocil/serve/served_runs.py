@@ -1,16 +1,14 @@
 """Finished runs in a folder, each by an id: a path written by a client is never opened."""
 
 import hashlib
-import json
 import re
-import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from endocil.errors import SettingsError
 from endocil.html.markup import asset, policy_hash
-from endocil.io.files import read_whole
+from endocil.io.files import parse_json, parse_toml, read_whole
 from endocil.methods import method_title
 from endocil.serve.schemas import RunSummary, not_found
 
@@ -71,8 +69,8 @@ class Runs:
         if not self._is_inside(run / "settings.toml"):
             return None
         try:
-            metrics: dict[str, Any] = json.loads(read_whole(run / "metrics.json"))
-            settings = tomllib.loads(read_whole(run / "settings.toml").decode())
+            metrics: dict[str, Any] = parse_json(read_whole(run / "metrics.json"))
+            settings = parse_toml(read_whole(run / "settings.toml").decode())
             name = run.relative_to(self.folder)
             return RunSummary(
                 id=id,

@@ -13,6 +13,7 @@ import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from endocil.errors import SettingsError
+from endocil.io.files import parse_toml
 from endocil.methods.base import check_milestones, check_warmup
 from endocil.registry import is_foreign, trust
 
@@ -29,7 +30,7 @@ def apply_override(values: dict[str, Any], override: str) -> dict[str, Any]:
     if not equals or not key.strip():
         raise SettingsError(f"override '{override}' is not of the form key=value, such as train.epochs=3")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        value = parse_toml(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         value = text
     path = key.strip().split(".")
@@ -72,7 +73,7 @@ class _OpenSection(BaseModel):
 
 class DataSettings(_OpenSection):
     name: str = "folder"
-    size: int = Field(256, ge=16)  # EndoCIL: images are resized to 256 x 256
+    size: int = Field(256, ge=16, le=8192)  # EndoCIL: images are resized to 256 x 256
     skip_unreadable: bool = False
     crop_frame: bool = False  # cut the black frame around the scope's view away before resizing
     fit: Literal["stretch", "pad"] = "stretch"  # pad: keep the proportions, with black around the image
@@ -162,7 +163,7 @@ class TrainSettings(_Section):
 
 class RunSettings(_Section):
     accelerator: str = "auto"
-    threads: int | None = Field(None, ge=1)  # none: as many as torch takes; recorded when the run starts
+    threads: int | None = Field(None, ge=1, le=512)  # none: as many as torch takes; recorded when the run starts
     checkpoint_seconds: float = Field(30.0, ge=0.0)
     evaluation_batch: int = Field(256, ge=1)
     held_out: int = Field(20, ge=0)  # images of each class, of the validation part, that the model keeps
@@ -175,7 +176,7 @@ class RunSettings(_Section):
 
 
 class Settings(_Section):
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**63)
     data: DataSettings = DataSettings()
     scenario: ScenarioSettings = ScenarioSettings()
     network: NetworkSettings = NetworkSettings()
@@ -239,7 +240,7 @@ def _read(source: str | Path) -> dict[str, Any]:
         known = ", ".join(presets())
         raise SettingsError(f"no settings called '{source}': expected a TOML file or one of the presets {known}")
     try:
-        return tomllib.loads(text)
+        return parse_toml(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"settings {source} are not valid TOML: {error}") from error
 

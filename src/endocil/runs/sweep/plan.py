@@ -15,6 +15,7 @@ import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
 from endocil.errors import SettingsError
+from endocil.io.files import parse_toml
 from endocil.learning.build import complete
 from endocil.methods import method_class
 from endocil.runs.experiments import digest_of, evaluated_part, flatten, format_value, identity
@@ -125,7 +126,7 @@ def read_sweep(path: Path) -> SweepFile:
     if not path.is_file():
         raise SettingsError(f"there is no sweep file {path}; see docs/run.md for its form")
     try:
-        sweep = SweepFile.model_validate(tomllib.loads(path.read_text("utf-8", "replace")))
+        sweep = SweepFile.model_validate(parse_toml(path.read_text("utf-8", "replace")))
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"sweep file {path} is not valid TOML: {error}") from error
     except ValidationError as error:

@@ -19,7 +19,7 @@ from endocil.data.scenario import Scenario
 from endocil.data.splits import TRAIN
 from endocil.errors import EndocilError, SettingsError
 from endocil.io.files import locked, write_atomically
-from endocil.io.terminal import duration, plain_progress
+from endocil.io.terminal import duration, plain_progress, printable
 from endocil.learning.build import build_learning, build_memory
 from endocil.learning.events import read_events
 from endocil.methods import method_class
@@ -151,7 +151,7 @@ def run_all(
 
 
 def _print(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.print(printable(text), highlight=False, markup=False, soft_wrap=True)
 
 
 @dataclass

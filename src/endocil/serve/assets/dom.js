@@ -1,13 +1,21 @@
 // Elements are made from text, never from markup: a class or a file can have any name.
 export const byId = (id) => document.getElementById(id);
 
+// Characters that turn the direction of text, or steer a terminal, are written out: a name is shown as what it is.
+const TRICKS = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]/g;
+
+export function visible(text) {
+  return text.replace(TRICKS, (one) => `\\u${one.charCodeAt(0).toString(16).padStart(4, "0")}`);
+}
+
 export function make(tag, properties, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties || {})) {
     if (name in element) element[name] = value;
     else element.setAttribute(name, value);
   }
-  element.append(...children.filter((child) => child !== null && child !== undefined && child !== ""));
+  const given = children.filter((child) => child !== null && child !== undefined && child !== "");
+  element.append(...given.map((child) => (typeof child === "string" ? visible(child) : child)));
   return element;
 }
 
