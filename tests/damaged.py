@@ -9,6 +9,7 @@ import io
 import json
 import os
 import random
+import resource
 import signal
 import socket
 import struct
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import traceback
 import zipfile
 import zlib
@@ -227,7 +229,7 @@ def try_images(start: int, stop: int) -> dict[str, Any]:
     from endocil.data.decode import FileReader, decode
     from endocil.data.table import ImageTable, UnreadableImageError
 
-    results = _Results()
+    results = Results()
     with tempfile.TemporaryDirectory() as folder:
         names, unreadable = [], []
         for number in range(start, stop):
@@ -250,7 +252,7 @@ def try_archives(start: int, stop: int) -> dict[str, Any]:
     from endocil.errors import EndocilError
     from endocil.io.archives import Limits, extract
 
-    results = _Results()
+    results = Results()
     with tempfile.TemporaryDirectory() as name:
         outer = Path(name)
         for number in range(start, stop):
@@ -268,13 +270,14 @@ def try_archives(start: int, stop: int) -> dict[str, Any]:
     return results.summary()
 
 
-class _Results:
+class Results:
     def __init__(self) -> None:
-        self.good, self.reasons, self.failures = 0, Counter[str](), list[str]()
+        self.good, self.reasons, self.failures, self.slowest = 0, Counter[str](), list[str](), 0.0
 
     def of(self, number: int, kind: str, job: Callable[[], object], refusal: type[Exception]) -> bool:
         """True where the job worked; a refusal has to be one line."""
         signal.alarm(SECONDS)
+        began = time.perf_counter()
         try:
             job()
         except refusal as error:
@@ -286,12 +289,21 @@ class _Results:
         except BaseException as error:
             self.failures.append(f"{number} ({kind}): {type(error).__name__}: {traceback.format_exc()[-600:]}")
             return False
+        finally:
+            self.slowest = max(self.slowest, time.perf_counter() - began)
         self.good += 1
         return True
 
     def summary(self) -> dict[str, Any]:
         signal.alarm(0)
-        return {"good": self.good, "refused": self.reasons.total(), "failures": self.failures}
+        refused, peak = self.reasons.total(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+        return {
+            "good": self.good,
+            "refused": refused,
+            "failures": self.failures,
+            "slowest": self.slowest,
+            "megabytes": peak,
+        }
 
 
 @cache
@@ -330,7 +342,7 @@ def try_dicom(start: int, stop: int) -> dict[str, Any]:
     from endocil.data.table import UnreadableImageError
     from endocil.datasets.dicom import load
 
-    results = _Results()
+    results = Results()
     with tempfile.TemporaryDirectory() as folder:
         for number in range(start, stop):
             kind, data = damaged(dicoms(), {}, "dicom", number)
@@ -385,7 +397,7 @@ def try_folders(start: int, stop: int) -> dict[str, Any]:
     from endocil.datasets.folder import load
     from endocil.errors import EndocilError
 
-    results = _Results()
+    results = Results()
     with tempfile.TemporaryDirectory() as folder:
         for number in range(start, stop):
             chance = random.Random(f"folder {number}")
@@ -407,20 +419,21 @@ def try_folders(start: int, stop: int) -> dict[str, Any]:
     return results.summary()
 
 
-Job = tuple[str, int, int]  # "images", "dicom", "archives" or "folders", first number, number behind the last
+Job = tuple[str, int, int]  # a kind of KINDS, first number, number behind the last
+KINDS = ("images", "dicom", "archives", "folders", "lists", "settings", "runs", "cache", "checkpoints", "requests")
 
 
 def serve(jobs: list[Job]) -> None:
     """In the process of its own: limits first, then the files."""
-    import resource
-
     import torch  # noqa: F401  (its memory is none of a file's)
+    from damaged_records import ATTEMPTS
 
     with open("/proc/self/statm") as file:
         mapped = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a hang in C code ends the process too
-    attempts = {"images": try_images, "dicom": try_dicom, "archives": try_archives, "folders": try_folders}
+    files = {"images": try_images, "dicom": try_dicom, "archives": try_archives, "folders": try_folders}
+    attempts = files | ATTEMPTS
     print(json.dumps([attempts[what](start, stop) for what, start, stop in jobs]))
 
 

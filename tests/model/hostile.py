@@ -388,7 +388,7 @@ def serve(path: str, start: int, stop: int, share: int) -> None:
         mapped = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
     signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a hang in C code ends the process too
-    results, further, loaded = damaged._Results(), damaged._Results(), list[str]()
+    results, further, loaded = damaged.Results(), damaged.Results(), list[str]()
     place = Path("model.endocil")
     for number in range(start, stop):
         kind, content = case(data, others, number)
