@@ -232,7 +232,7 @@ def broken_tar(path: Path) -> Path:
         (bomb, "holds a file of 300,000 bytes in .* more than 10 times"),
         (tar_bomb, "holds a stream of .* more than 10 times"),
         (many, "holds more than the 20 files"),
-        (deep, "holds archives more than 3 deep"),
+        (deep, "holds archives nested more than 3 deep"),
         (encrypted, "is encrypted"),
         (packed_by_lzma, "is compressed by method 14"),
         (wrong_checksum, r"is damaged \(Bad CRC-32"),

@@ -25,7 +25,7 @@ SHADES = "".join(f".v{n}{{--v:{n}}}" for n in range(101))
 
 
 def render_page(package: str, **context: Any) -> str:
-    """The page of a subpackage. Bytes of file names that are no UTF-8 become question marks."""
+    """The page of a subpackage."""
     style = asset("endocil.html", "style.css") + asset(package, "page.css") + SHADES
     page = environment(package).get_template("page.html")
     own = {"style": Markup(style), "script": Markup(asset(package, "page.js"))}
