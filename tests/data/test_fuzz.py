@@ -19,6 +19,14 @@ def test_damaged_files_end_in_pixels_or_a_reason_and_leave_nothing_outside() -> 
         assert found["refused"] == 0 if what == "folders" else found["refused"] >= 10
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")
+def test_damaged_records_and_requests_end_in_a_result_or_a_reason_and_no_flipped_bit_becomes_a_result() -> None:
+    jobs = (("lists", 0, 90), ("settings", 0, 90), ("cache", 60, 150), ("checkpoints", 0, 40), ("requests", 0, 60))
+    for (_, start, stop), found in zip(jobs, run(*jobs), strict=True):
+        assert found["failures"] == []
+        assert found["good"] + found["refused"] == stop - start
+
+
 def test_the_sound_files_behind_the_damaged_ones_are_sound() -> None:
     for data in pictures().values():
         assert decode(data, 8).shape == (8, 8, 3)

@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import warnings
-import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -129,7 +128,7 @@ def cached_arrays(
     try:
         with np.load(path, allow_pickle=False) as stored:  # it has a checksum of each array
             return {name: stored[name] for name in names}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):  # not there, or damaged
+    except Exception:  # not there, or damaged: numpy and zipfile raise errors of many kinds
         arrays = dict(compute())
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, **arrays)
@@ -155,16 +154,23 @@ class _CacheFiles:
     def open(self) -> tuple[Tensor, Unreadable] | None:
         """None where nothing is stored, or what is stored is damaged."""
         try:
-            pixels = np.load(self.pixels, mmap_mode="r", allow_pickle=False)
+            pixels = self._mapped()
             facts = parse_json(self.facts.read_text(ENCODING, ENCODING_ERRORS))
             chunks = [(int(images), int(checksum)) for images, checksum in facts["chunks"]]
-            fits = pixels.shape == self.shape and pixels.dtype == np.uint8
-            whole = fits and sum(images for images, _ in chunks) == len(pixels)
+            whole = sum(images for images, _ in chunks) == len(pixels)
             if not whole or not _are_sound(self.pixels, pixels.offset, prod(self.shape[1:]), chunks):
                 return None
             return _as_tensor(pixels), tuple((name, reason) for name, reason in facts["unreadable"])
         except (OSError, ValueError, KeyError, TypeError, EOFError):
             return None
+
+    def _mapped(self) -> np.memmap:
+        """The pixels of the file. Its header is compared, not parsed: a damaged one raises errors of many kinds."""
+        header = _header(self.shape)
+        with open(self.pixels, "rb") as file:
+            if file.read(len(header)) != header:
+                raise ValueError("another header")
+        return np.memmap(self.pixels, np.uint8, "r", len(header), self.shape)
 
     @contextmanager
     def lock(self) -> Iterator[bool]:
@@ -201,7 +207,7 @@ class _CacheFiles:
                 if progress:
                     progress(unfinished.done, len(table))
             unfinished.move_to(self.pixels)
-        stored = np.load(self.pixels, mmap_mode="r", allow_pickle=False)
+        stored = self._mapped()
         write_json(self.facts, {"chunks": unfinished.chunks, "unreadable": unfinished.unreadable})
         unfinished.remove()
         return _as_tensor(stored), tuple(unfinished.unreadable)
@@ -215,9 +221,7 @@ class UnfinishedBuild:
         beside = target.with_name(f".{target.name}") if resumable else temporary_beside(target)
         self.pixels, self.lines = (beside.with_name(f"{beside.name}.{kind}") for kind in ("part", "jsonl"))
         self.resumable = resumable
-        header = io.BytesIO()
-        np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
-        self.header = header.getvalue()
+        self.header = _header(shape)
         self.image_bytes = prod(shape[1:])
         self.done = 0  # images
         self.unreadable: list[tuple[str, str]] = []
@@ -282,6 +286,13 @@ class UnfinishedBuild:
         for path in (self.pixels, self.lines):
             with suppress(OSError):
                 path.unlink(missing_ok=True)
+
+
+def _header(shape: Shape) -> bytes:
+    """Of an .npy file of uint8 pixels."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    return header.getvalue()
 
 
 def _open_behind(path: Path, end: int) -> io.BufferedWriter:
