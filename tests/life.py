@@ -26,10 +26,12 @@ from endocil.registry import trust
 
 EPOCHS, QUOTA = 2, 4
 POOLED = "small_networks:Pooled"  # a backbone that learns in no time, for tests of what surrounds it
-SMALLER: dict[str, dict[str, Any]] = {
+SMALLER: dict[str, dict[str, Any]] = {  # options that keep a test's life short and its numbers small
+    "derpp": {"alpha": 0.01},
     "multistage": {"random": 40},
+    "podnet": {"proxies": 2, "balance_epochs": 2},
     "ranpac": {"projected": 40},
-}  # options that keep a test's life short
+}
 
 
 def new_method(

@@ -199,7 +199,7 @@ def test_one_step_keeps_the_invariants_of_the_rule(images: Images, variant: str)
         method.grow(first)
         method.grow(task)
         with torch.no_grad():
-            method.classifier.weight += torch.arange(30).view(6, 5).sin()  # away from the teacher
+            method.classifier.weight.add_(torch.arange(30).view(6, 5).sin())  # away from the teacher
         (phase,) = method.phases(task, data_of(images, task))
         batch = next(batches(task))
         outcome = phase.objective(batch)

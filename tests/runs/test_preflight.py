@@ -20,6 +20,7 @@ from endocil.io.files import read_csv, write_csv
 from endocil.learning.features import outputs_of
 from endocil.methods.base import Phase, TaskData
 from endocil.methods.finetune import Finetune
+from endocil.networks import GrowingClassifier
 from endocil.runs.folder import RunFolder
 from endocil.runs.parts import assemble
 from endocil.runs.preflight import preflight
@@ -28,6 +29,8 @@ from endocil.settings.settings import Settings, load_settings
 
 class NearestMean(Method):
     """Learns in closed form: nothing is trained, and the classifier is computed from the new classes' means."""
+
+    classifier: GrowingClassifier
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         return ()

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from endocil.cli import compare, data, ledger, models, reports, results, runs, show, start, sweep
+from endocil.cli import compare, data, ledger, methods, models, reports, results, runs, show, start, sweep
 from endocil.cli.console import fail
 from endocil.errors import EndocilError
 from endocil.io.stopping import interruptible
@@ -47,6 +47,7 @@ def _application() -> typer.Typer:
             *(results.table, results.versus, reports.report, reports.figures, reports.publish),
             *(results.score, results.methods, runs.tensorboard),
         ),
+        "Methods of your own": (methods.new_method, methods.check_method),
     }
     for panel, commands in panels.items():
         for command in commands:

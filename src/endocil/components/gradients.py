@@ -7,7 +7,7 @@ Differs from the print: gamma is the ratio of the norms of the *stacked* class g
 norms of sums divides by zero, because the logit gradients of a softmax loss add up to zero over the classes.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +49,7 @@ class GradientRule(nn.Module):
     """
 
     measured: Mapping[str, Tensor]
+    twice = False  # is the gradient taken a second time, where `move` leads to?
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,6 +60,10 @@ class GradientRule(nn.Module):
 
         (n is divided by the factor of a scaled loss.)"""
         return {}
+
+    def move(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Where `twice` is true: after the first backward pass, move the parameters to where the gradient is wanted
+        (SAM). The loop takes it there, and puts parameters and batch norm's statistics back."""
 
     def apply(self, collected: Mapping[str, Tensor]) -> None:  # type: ignore[override]
         """After backward, before the optimiser's step: overwrite the classifier's gradient."""
@@ -85,6 +90,10 @@ class CalibratedGradient(GradientRule):
 
     def __init__(self, classifier: nn.Linear, weights: Tensor, *, gamma_max: float | None = None) -> None:
         super().__init__()
+        if type(classifier).forward is not nn.Linear.forward:
+            raise ValueError(
+                f"calibrated gradients are those of a linear classifier, not of {type(classifier).__name__}"
+            )
         self._classifier = (classifier,)  # in a tuple: its parameters belong to the method, not to the rule
         self.register_buffer("weights", weights)
         self.gamma_max = gamma_max

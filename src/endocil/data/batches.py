@@ -1,9 +1,9 @@
 """Sets of images to learn from, and the batches cut from them."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -18,7 +18,9 @@ from endocil.errors import EndocilError
 
 @dataclass(frozen=True)
 class Batch:
-    """Images ready for the network: a whole batch, or one process's share of it."""
+    """Images ready for the network: a whole batch, or one process's share of it.
+
+    Where a phase has replay batches, they and the phase's own images are mixed: `streams` tells which is which."""
 
     images: Tensor  # (B, 3, H, W) float32
     labels: Tensor  # (B,) int64
@@ -29,9 +31,37 @@ class Batch:
     start: int = 0  # where these images begin in the whole batch
     mixed_labels: Tensor | None = None  # (B,) of the images that these are mixed with (mixup)
     mix: float = 1.0  # how much of a mixed image is its own, at least a half
+    batch_streams: Tensor | None = None  # of the whole batch: 0 the phase's images, 1 its first replay batch, ...
+    batch_rows: Tensor | None = None  # of the whole batch: the place of each image in the image set of its stream
+    kept: Mapping[str, Tensor] = field(default_factory=dict)  # (B, ...) kept with exemplars; zeros for new images
+    more_views: tuple[Tensor, ...] = ()  # the same images, augmented otherwise
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def views(self) -> tuple[Tensor, ...]:
+        """The images, and the same images augmented otherwise: as many as `Phase.views`."""
+        return (self.images, *self.more_views)
+
+    @property
+    def streams(self) -> Tensor:
+        """(B,) int64: 0 for images of the phase, 1 for those of its first replay batch, and so on."""
+        return torch.zeros_like(self.labels) if self.batch_streams is None else self._own(self.batch_streams)
+
+    @property
+    def rows(self) -> Tensor:
+        """(B,) int64: the place of each image in the image set that its stream is drawn from."""
+        places = torch.arange(len(self.batch_labels), device=self.labels.device)
+        return self._own(places if self.batch_rows is None else self.batch_rows)
+
+    def stream_weights(self) -> Tensor:
+        """(B,): with these a mean over the batch is the sum of the means over its streams."""
+        whole = torch.zeros_like(self.batch_labels) if self.batch_streams is None else self.batch_streams
+        return (len(whole) / torch.bincount(whole).clamp_min(1))[self.streams].to(self.images.dtype)
+
+    def _own(self, whole: Tensor) -> Tensor:
+        return whole[self.start : self.start + len(self)]
 
     def label_loss(self, loss: Callable[[Tensor], Tensor]) -> Tensor:
         """A loss by the images' labels, one per image; of mixed images, by both labels and as they are mixed."""
@@ -60,6 +90,8 @@ class Batch:
             from_memory=self.from_memory[mine],
             mixed_labels=None if self.mixed_labels is None else self.mixed_labels[mine],
             start=self.start + mine.start,
+            kept={name: values[mine] for name, values in self.kept.items()},
+            more_views=tuple(view[mine] for view in self.more_views),
         )
 
 
@@ -108,6 +140,7 @@ class ImageSet:
     images: ImageSource
     rows: Tensor  # (n,) int64 rows of the source
     from_memory: Tensor  # (n,) bool
+    kept: Mapping[str, Tensor] = field(default_factory=dict)  # (n, ...) what the memory keeps with each exemplar
 
     @classmethod
     def of(cls, images: ImageSource, rows: Tensor, *, from_memory: bool = False) -> "ImageSet":
@@ -122,12 +155,13 @@ class ImageSet:
 
     def __add__(self, other: "ImageSet") -> "ImageSet":
         from_memory = torch.cat([self.from_memory, other.from_memory])
+        kept = join_rows(self.kept, len(self), other.kept, len(other))
         if self.images is other.images or not len(other):
-            return ImageSet(self.images, torch.cat([self.rows, other.rows]), from_memory)
+            return ImageSet(self.images, torch.cat([self.rows, other.rows]), from_memory, kept)
         if not len(self):
-            return ImageSet(other.images, other.rows, from_memory)
+            return ImageSet(other.images, other.rows, from_memory, kept)
         rows = torch.cat([self.rows, other.rows + len(self.images.labels)])
-        return ImageSet(JoinedSource(self.images, other.images), rows, from_memory)
+        return ImageSet(JoinedSource(self.images, other.images), rows, from_memory, kept)
 
     def gather(self, index: Tensor) -> Tensor:
         """Copies of the pixels of some of these images: (B, size, size, 3) uint8."""
@@ -139,7 +173,8 @@ class ImageSet:
         return [pixel_digest(pixels) for part in parts for pixels in self.gather(part)]
 
     def take(self, index: Tensor) -> "ImageSet":
-        return ImageSet(self.images, self.rows[index], self.from_memory[index])
+        kept = {name: values[index] for name, values in self.kept.items()}
+        return ImageSet(self.images, self.rows[index], self.from_memory[index], kept)
 
     def counts(self, n: int) -> Tensor:
         """Images of each of the first n classes."""
@@ -156,6 +191,47 @@ class ImageSet:
             n = min(per_class, len(mine) - 1)
             held[mine[torch.randperm(len(mine), generator=generator)[:n]]] = True
         return self.take(torch.nonzero(~held).flatten()), self.take(torch.nonzero(held).flatten())
+
+
+def join_rows(first: Mapping[str, Tensor], n: int, second: Mapping[str, Tensor], m: int) -> dict[str, Tensor]:
+    """Tensors of n rows and of m rows under each other: zeros where one side has none, or is narrower (fewer classes
+    were known then)."""
+    joined = {}
+    for name in {**first, **second}:
+        parts = [part[name] for part in (first, second) if name in part]
+        if len({part.ndim for part in parts}) > 1:
+            raise EndocilError(f"'{name}' was kept with {parts[0].ndim} dimensions, and now with {parts[1].ndim}")
+        widest = [max(sizes) for sizes in zip(*(part.shape[1:] for part in parts), strict=True)]
+        joined[name] = parts[-1].new_zeros(n + m, *widest)
+        for part, start in ((first, 0), (second, n)):
+            if name in part:
+                place = (slice(start, start + len(part[name])), *map(slice, part[name].shape[1:]))
+                joined[name][place] = part[name]
+    return joined
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """A batch that is drawn anew beside every batch of a phase's own images."""
+
+    images: ImageSet
+    batch_size: int
+    balanced: bool = False  # as many of each class, or one more; else every image is as likely
+
+    def __len__(self) -> int:
+        """Images in a batch: fewer where there are fewer."""
+        return min(self.batch_size, len(self.images))
+
+    def draw(self, random: torch.Generator) -> Tensor:
+        """Places of different images."""
+        order = torch.randperm(len(self.images), generator=random)
+        if self.balanced:  # the first of each class in this order, then the second of each, ...
+            seen, turns = dict[int, int](), []
+            for label in self.images.labels[order].tolist():
+                turns.append(seen.setdefault(label, 0))
+                seen[label] += 1
+            order = order[torch.argsort(torch.tensor(turns, dtype=torch.int64), stable=True)]
+        return order[: len(self)]
 
 
 def pixel_digest(pixels: Tensor) -> bytes:
@@ -184,25 +260,53 @@ def training_batches(
     normalisation: Normalisation = IMAGENET,
     mixup: float = 0.0,
     first: int = 0,
+    replay: Sequence[Replay] = (),
+    views: int = 1,
 ) -> Iterator[Batch]:
     """One epoch: every image once, shuffled and (if at all) augmented by the numbers that belong to this key.
 
     `share` = (i, n): of every batch the i-th of n parts, which may be empty. `mixup`: alpha of the Beta distribution
     by which images are mixed with others of their batch (Zhang et al., ICLR 2018); 0: none is. `first`: the batches
-    before this one are left out, as they were learned from already."""
+    before this one are left out, as they were learned from already. `replay`: what is drawn beside each batch. `views`:
+    how often each image is augmented."""
     order = torch.randperm(len(images), generator=generator(seed, *key, "order"))
-    all_labels = images.labels
-    for step, chosen in [*enumerate(cut(order, batch_size))][first:]:
+    starts = np.cumsum([0, len(images), *(len(one.images) for one in replay)]).tolist()
+    whole = images
+    for one in replay:
+        whole = whole + one.images
+    all_labels = whole.labels
+    for step, own in [*enumerate(cut(order, batch_size))][first:]:
+        chosen, streams = own, torch.zeros_like(own)
+        if any(map(len, replay)):
+            drawn = [one.draw(generator(seed, *key, step, "replay", i)) for i, one in enumerate(replay)]
+            parts = [own, *drawn]
+            mixed = torch.randperm(sum(map(len, parts)), generator=generator(seed, *key, step, "streams"))
+            streams = torch.cat([torch.full_like(part, i) for i, part in enumerate(parts)])[mixed]
+            chosen = torch.cat([part + start for part, start in zip(parts, starts, strict=False)])[mixed]
         mine = share_of(len(chosen), *share)
         seen = slice(0, len(chosen)) if mixup else mine  # an image may be mixed with one of another share
-        pixels = _moved(images.images.gather(images.rows[chosen[seen]]), device)
-        if augmentation is None:
-            picture = normalise(pixels, normalisation)
-        else:
-            random = generator(seed, *key, step, "augmentation")
-            picture = augmentation(pixels, random, normalisation, start=seen.start, of=len(chosen))
-        labels, known = all_labels[chosen].to(device), images.from_memory[chosen].to(device)
-        batch = Batch(picture, labels[seen], known[seen], labels, known, (seed, *key, step), seen.start)
+        pixels = _moved(whole.images.gather(whole.rows[chosen[seen]]), device)
+        pictures = []
+        for view in range(views):
+            if augmentation is None:
+                pictures.append(normalise(pixels, normalisation))
+                continue
+            random = generator(seed, *key, step, "augmentation", *([view] if view else []))
+            pictures.append(augmentation(pixels, random, normalisation, start=seen.start, of=len(chosen)))
+        labels, known = all_labels[chosen].to(device), whole.from_memory[chosen].to(device)
+        batch = Batch(
+            pictures[0],
+            labels[seen],
+            known[seen],
+            labels,
+            known,
+            (seed, *key, step),
+            seen.start,
+            batch_streams=streams.to(device),
+            batch_rows=(chosen - torch.tensor(starts)[streams]).to(device),
+            kept={name: values[chosen[seen]].to(device) for name, values in whole.kept.items()},
+            more_views=tuple(pictures[1:]),
+        )
         yield _mixed(batch, mixup, generator(seed, *key, step, "mixup")).part(mine) if mixup else batch
 
 

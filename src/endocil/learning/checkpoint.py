@@ -60,10 +60,14 @@ class Checkpoint:
 
     def part(self, name: str) -> dict[str, Tensor]:
         """The tensors stored under `name/`."""
-        return {key[len(name) + 1 :]: value for key, value in self.tensors.items() if key.startswith(f"{name}/")}
+        return _part(self.tensors, name)
 
     def optimizer(self) -> OptimizerState:
         return OptimizerState(self.part("optimizer"), self.numbers)
+
+
+def _part(tensors: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    return {key[len(name) + 1 :]: value for key, value in tensors.items() if key.startswith(f"{name}/")}
 
 
 def save_checkpoint(
@@ -108,7 +112,8 @@ def _save_exemplars(folder: Path, task: int, exemplars: KeptImages) -> str:
     path = folder / EXEMPLARS.format(task=task)
     if not path.exists():
         provenance = [asdict(one) for one in exemplars.provenance]
-        write_tensors(path, {"provenance": provenance}, {"pixels": exemplars.pixels.contiguous()})
+        tensors = {"pixels": exemplars.pixels.contiguous(), **add_prefix("tensors", exemplars.tensors)}
+        write_tensors(path, {"provenance": provenance}, tensors)
     return path.name
 
 
@@ -125,7 +130,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     path = folder / FILE
     if not path.exists():
         return None
-    header, tensors = read_tensors(path, ANEW)
+    header, values = read_tensors(path, ANEW)
     if header.get("format") != FORMAT:
         raise FileFormatError(
             f"checkpoint {path} has format {header.get('format')}; this version of endocil reads {FORMAT}: {ANEW}"
@@ -134,8 +139,9 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     exemplars = None
     if header["exemplars"] is not None:
         kept, stored = read_tensors(folder / header["exemplars"], ANEW)
-        exemplars = KeptImages(stored["pixels"], tuple(Provenance(**one) for one in kept["provenance"]))
-    return Checkpoint(position, header["events"], tensors, exemplars, header["optimizer"], header["settings"])
+        tensors = _part(stored, "tensors")
+        exemplars = KeptImages(stored["pixels"], tuple(Provenance(**one) for one in kept["provenance"]), tensors)
+    return Checkpoint(position, header["events"], values, exemplars, header["optimizer"], header["settings"])
 
 
 def grow(method: Method, task: Task, device: torch.device) -> None:

@@ -136,10 +136,11 @@ def _network(method: Method) -> dict[str, nn.Module]:
 
 def refuse_more_than_the_network(method: Method, phase: Phase) -> None:
     network = {parameter for module in _network(method).values() for parameter in module.parameters()}
-    if phase.shared and any(parameter not in network for module in phase.train for parameter in module.parameters()):
+    more = any(parameter not in network for module in phase.train for parameter in module.parameters())
+    if phase.shared and (more or phase.moves or phase.after_step or any(map(len, phase.replay))):
         raise EndocilError(
-            f"{type(method).__name__} shares its phase '{phase.name}', which trains more than backbone and "
-            f"classifier; leave Phase.shared empty"
+            f"{type(method).__name__} shares its phase '{phase.name}', which changes more than backbone and "
+            f"classifier, or learns from more than its images; leave Phase.shared empty"
         )
 
 

@@ -91,6 +91,9 @@ class Learner:
             return features_of(self.method, images, batch, fabric=self.fabric, store=store)
 
         data = TaskData(new, exemplars, self.augmentation, features)
+        if at.grown == task.index and type(self.method).prepare is not Method.prepare:
+            self.method.prepare(task, data)
+            broadcast(self.fabric, self.method.state_dict().values())
         phases = self.method.phases(task, data)
         if at == Position(task.index):
             self._announce(task, data, phases, classes)
@@ -163,7 +166,9 @@ class Learner:
             compile_backbones(self.method)
 
     def _announce(self, task: Task, data: TaskData, phases: tuple[Phase, ...], classes: Sequence[str]) -> None:
-        plan = [{"name": phase.name, "epochs": phase.schedule.epochs, "images": len(phase.images)} for phase in phases]
+        plan = [
+            {"name": phase.name, "epochs": phase.schedule.epochs, "images": phase.images_per_epoch} for phase in phases
+        ]
         self.journal.write(
             "task",
             task=task.index,

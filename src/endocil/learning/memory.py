@@ -5,7 +5,7 @@ exemplars.csv of the model file."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from endocil.components import selection
 from endocil.components.selection import Selection
-from endocil.data.batches import ImageSet
+from endocil.data.batches import ImageSet, join_rows
 from endocil.data.scenario import Task
 from endocil.data.seeding import generator
 from endocil.errors import EndocilError, SettingsError
@@ -49,6 +49,7 @@ class KeptImages:
 
     pixels: Tensor  # (n, size, size, 3) uint8, as the network saw them before normalisation
     provenance: tuple[Provenance, ...]
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)  # (n, ...) what the method keeps with each image
 
     def __len__(self) -> int:
         return len(self.provenance)
@@ -56,10 +57,12 @@ class KeptImages:
     def __add__(self, other: "KeptImages") -> "KeptImages":
         if not len(self) or not len(other):
             return self if len(self) else other
-        return KeptImages(torch.cat([self.pixels, other.pixels]), (*self.provenance, *other.provenance))
+        tensors = join_rows(self.tensors, len(self), other.tensors, len(other))
+        return KeptImages(torch.cat([self.pixels, other.pixels]), (*self.provenance, *other.provenance), tensors)
 
     def take(self, rows: Sequence[int]) -> "KeptImages":
-        return KeptImages(self.pixels[list(rows)], tuple(self.provenance[row] for row in rows))
+        tensors = {name: values[list(rows)] for name, values in self.tensors.items()}
+        return KeptImages(self.pixels[list(rows)], tuple(self.provenance[row] for row in rows), tensors)
 
     def first_of_each_class(self, most: int) -> "KeptImages":
         seen, rows = Counter[str](), []
@@ -70,7 +73,8 @@ class KeptImages:
         return self.take(rows)
 
     def under_terms(self, licence: str, consent: str) -> "KeptImages":
-        return KeptImages(self.pixels, tuple(replace(one, licence=licence, consent=consent) for one in self.provenance))
+        provenance = tuple(replace(one, licence=licence, consent=consent) for one in self.provenance)
+        return replace(self, provenance=provenance)
 
     def labels(self, classes: Sequence[str]) -> Tensor:
         """(n,) int64: the place of each image's class among the classes."""
@@ -229,7 +233,9 @@ class ExemplarMemory:
     def images(self) -> ImageSet:
         """All exemplars, to train on."""
         source = _Exemplars(self.exemplars, self.labels)
-        return ImageSet.of(source, torch.arange(len(self)), from_memory=True)
+        return replace(
+            ImageSet.of(source, torch.arange(len(self)), from_memory=True), kept=dict(self.exemplars.tensors)
+        )
 
     def load(self, exemplars: KeptImages, classes: Sequence[str]) -> None:
         """Replace the memory by these exemplars, in the order of classes and of selection."""
@@ -264,8 +270,11 @@ class ExemplarMemory:
         task: int,
         licence: str = "",
         consent: str = "",
+        tensors: Mapping[str, Tensor] | None = None,
     ) -> None:
-        """Hold the images at these places; those that were exemplars before keep their provenance."""
+        """Hold the images at these places; those that were exemplars before keep their provenance and tensors.
+
+        `tensors`: (n, ...) to keep with those of them that are new, in the order of the places."""
         n_new = len(images) - len(self)
         new = keep_images(images, places, classes, task=task, licence=licence, consent=consent)
         order, provenance = dict[str, int](), []
@@ -273,7 +282,12 @@ class ExemplarMemory:
             known = one if place < n_new else self.exemplars.provenance[place - n_new]
             order[known.class_name] = order.get(known.class_name, -1) + 1
             provenance.append(replace(known, order=order[known.class_name]))
-        self.exemplars, self.labels = KeptImages(new.pixels, tuple(provenance)), images.labels[places]
+        fresh, known_places = torch.nonzero(places < n_new).flatten(), torch.nonzero(places >= n_new).flatten()
+        before = self.exemplars.take((places[known_places] - n_new).tolist())
+        joined = join_rows(tensors or {}, len(fresh), before.tensors, len(before))
+        order_of = torch.argsort(torch.cat([fresh, known_places]))
+        kept = {name: values[order_of] for name, values in joined.items()}
+        self.exemplars, self.labels = KeptImages(new.pixels, tuple(provenance), kept), images.labels[places]
 
     def records(self) -> list[tuple[str, str, int, int, str, str]]:
         """Where each exemplar comes from: image, class, order of choice, task, group, source."""
@@ -307,6 +321,22 @@ def update_memory(
     assert outputs.for_selection is not None
     chosen_by, logits = outputs.for_selection, outputs.logits
     choices, places = on_rank_zero(fabric, lambda: memory.choose(images, chosen_by, logits, new.classes(), task.index))
-    memory.keep(images, places, classes, task=task.index, licence=licence, consent=consent)
+    fresh = places[places < len(new)]
+    tensors = on_rank_zero(
+        fabric, lambda: exemplar_tensors(method, task, outputs.features[fresh], outputs.logits[fresh])
+    )
+    memory.keep(images, places, classes, task=task.index, licence=licence, consent=consent, tensors=tensors)
     method.statistics[CLASS_MEANS] = class_means(outputs.features[places], memory.labels, task.n_seen)
     return choices
+
+
+def exemplar_tensors(method: Method, task: Task, features: Tensor, logits: Tensor) -> dict[str, Tensor]:
+    """What the method keeps with newly chosen exemplars, row by row."""
+    kept = {name: values.detach().cpu() for name, values in method.exemplar_tensors(task, features, logits).items()}
+    for name, values in kept.items():
+        if len(values) != len(features) or not values.ndim:
+            raise EndocilError(
+                f"{type(method).__name__}.exemplar_tensors gives '{name}' of shape {tuple(values.shape)}; expected one "
+                f"row for each of {len(features)} exemplars"
+            )
+    return kept

@@ -104,7 +104,7 @@ def refuse_wrong_gradients(
     """Compare a batch's gradients, computed several times as asked for, with those of plain float32.
 
     `gradients` runs the phase's own network forward and backward; buffers are put back afterwards."""
-    with _unchanged(method.buffers()) as put_back:
+    with unchanged(method.buffers()) as put_back:
         with uncompiled(method):
             plain = gradients(Precision())
             put_back()
@@ -135,7 +135,7 @@ def _with_rounded_weights(
     gradients: Callable[[Precision], Gradients], method: nn.Module, precision: Precision
 ) -> Gradients:
     """In float32, by a network whose weights were rounded to 16 bits: how much rounding matters to it."""
-    with _unchanged(method.parameters()):
+    with unchanged(method.parameters()):
         for weights in method.parameters():
             weights.copy_(weights.to(KINDS[precision.bits]))
         with torch.enable_grad():
@@ -165,7 +165,7 @@ def _distances(some: Gradients, others: Gradients) -> Tensor:
 
 
 @contextmanager
-def _unchanged(tensors: Iterable[Tensor]) -> Iterator[Callable[[], None]]:
+def unchanged(tensors: Iterable[Tensor]) -> Iterator[Callable[[], None]]:
     """Whatever is done to these tensors is undone, also on demand."""
     kept = [(tensor, tensor.detach().clone()) for tensor in tensors]
 

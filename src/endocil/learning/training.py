@@ -6,8 +6,8 @@ the measurements of the gradient rule.
 """
 
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,11 +17,12 @@ from endocil.components.losses import Outcome
 from endocil.data.augment import Augmentation
 from endocil.data.batches import Batch, cut, prefetch, training_batches
 from endocil.data.seeding import generator
-from endocil.learning.numerics import Gradients, Precision, ValueCheck, refuse_wrong_gradients
+from endocil.errors import SettingsError
+from endocil.learning.numerics import Gradients, Precision, ValueCheck, refuse_wrong_gradients, unchanged
 from endocil.learning.optimizers import OptimizerState, optimizer_of, restore_state, set_rate
 from endocil.learning.parallel import all_gather, all_reduce
 from endocil.methods.base import Method, Phase
-from endocil.networks import is_compiled
+from endocil.networks import Head, is_compiled
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -32,7 +33,7 @@ Sums = dict[str, Tensor]
 class EpochLog:
     """Sums over the steps of an epoch, kept on the device: no synchronisation before the epoch ends."""
 
-    def __init__(self, classifier: nn.Linear) -> None:
+    def __init__(self, classifier: Head) -> None:
         self.classifier = classifier
         n, device = classifier.out_features, classifier.weight.device
         self.images = torch.zeros(n, device=device)
@@ -80,8 +81,8 @@ class EpochLog:
         self.updates += 1
         for name, value in measured.items():
             _add(self.measured, name, value)
-        if self.classifier.weight.grad is not None:
-            norms = self.classifier.weight.grad.norm(dim=1)  # (n_seen,)
+        norms = self.classifier.class_norms(gradient=True)  # (n_seen,)
+        if norms is not None:
             self.rows += norms
             _add(self.measured, "classifier_gradient", norms.norm())
 
@@ -102,8 +103,9 @@ class EpochLog:
 
     @torch.no_grad()
     def _of_classes(self) -> dict[str, list[float]]:
-        """Of each row of the classifier: its gradient over the epoch, and its own norm at the end of it."""
-        norms = self.classifier.weight.norm(dim=1).tolist()
+        """Of each class's rows: their gradient over the epoch, and their own norm at the end of it."""
+        lengths = self.classifier.class_norms()
+        norms = [] if lengths is None else lengths.tolist()
         return {
             "classifier_rows": (self.rows / max(1, self.updates)).tolist(),
             "weight_norms": [round(norm, 6) for norm in norms],  # a float32 written out has 17 digits
@@ -151,7 +153,7 @@ def fit(
     augmentation: Augmentation,
     seed: int,
     key: Sequence[int | str],
-    observe: nn.Linear,
+    observe: Head,
     start: int = 0,
     done: int = 0,
     state: OptimizerState | None = None,
@@ -170,6 +172,7 @@ def fit(
     """
     schedule, share = phase.schedule, (fabric.global_rank, fabric.world_size)
     precision = precision or Precision()
+    refuse_unfit(phase, processes=fabric.world_size, accumulate=accumulate, mixup=mixup)
     with only_training(method, (*phase.train, phase.gradients)):
         optimizer = optimizer_of(phase)
         if state is not None:
@@ -180,29 +183,61 @@ def fit(
             log, began = EpochLog(observe), time.perf_counter()
             if epoch == start and done and log_state:
                 log.load(log_state)
-            seen = augmentation if phase.augmented else None
-            batches = training_batches(
-                phase.images,
-                schedule.batch_size,
-                seen,
-                seed,
-                (*key, epoch),
-                fabric.device,
-                share,
-                normalisation=method.normalisation,
-                mixup=mixup if phase.augmented else 0.0,
-                first=done if epoch == start else 0,
-            )
+            first = done if epoch == start else 0
+            batches = batches_of(phase, method, augmentation, seed, (*key, epoch), share, mixup=mixup, first=first)
             steps = len(cut(phase.images.rows, schedule.batch_size))
-            for number, batch in enumerate(prefetch(batches, fabric.device), start=1 + (done if epoch == start else 0)):
+            for number, batch in enumerate(prefetch(batches, fabric.device), start=1 + first):
                 rate = schedule.learning_rate_at(epoch, number / steps)
                 set_rate(optimizer, rate)
                 step(phase, batch, optimizer, fabric, precision, accumulate, log)
                 if number < steps and fabric.world_size == 1 and stop():
                     yield Epoch(epoch, {}, optimizer, number, log.state())
-            measured = {"learning_rate": rate, **log.result(fabric), **_speed(len(phase.images), began)}
+            measured = {"learning_rate": rate, **log.result(fabric), **_speed(phase.images_per_epoch, began)}
             check.refuse_damage(measured["losses"], f"epoch {epoch} of phase '{phase.name}'", _WAY_OUT)
             yield Epoch(epoch, measured, optimizer)
+
+
+def batches_of(
+    phase: Phase,
+    method: Method,
+    augmentation: Augmentation | None,
+    seed: int,
+    key: Sequence[int | str],
+    share: tuple[int, int] = (0, 1),
+    *,
+    mixup: float = 0.0,
+    first: int = 0,
+) -> Iterator[Batch]:
+    """The batches of one epoch of a phase, from the `first` on."""
+    return training_batches(
+        phase.images,
+        phase.schedule.batch_size,
+        augmentation if phase.augmented else None,
+        seed,
+        key,
+        method.device,
+        share,
+        normalisation=method.normalisation,
+        mixup=mixup if phase.augmented else 0.0,
+        first=first,
+        replay=phase.replay,
+        views=phase.views,
+    )
+
+
+def refuse_unfit(phase: Phase, *, processes: int = 1, accumulate: int = 1, mixup: float = 0.0) -> None:
+    """What a phase asks for that does not go with these settings."""
+    if phase.whole_batches and (processes > 1 or accumulate > 1):
+        how = f"{processes} processes" if processes > 1 else f"train.accumulate {accumulate}"
+        raise SettingsError(
+            f"phase '{phase.name}' compares the images of a batch with each other, so a batch cannot be divided by "
+            f"{how}; use one process and train.accumulate 1"
+        )
+    if mixup and phase.augmented and (phase.views > 1 or phase.replay):
+        asked = f"{phase.views} views of each image" if phase.views > 1 else "replay batches"
+        raise SettingsError(f"phase '{phase.name}' has {asked}, which train.mixup cannot mix; leave train.mixup out")
+    if phase.views > 1 and not phase.augmented:
+        raise SettingsError(f"phase '{phase.name}' asks for {phase.views} views of images that are not augmented")
 
 
 def step(
@@ -216,17 +251,31 @@ def step(
 ) -> None:
     """One training step on a batch, or on this process's share of it: losses, backward, gradient rule, optimiser."""
     precision = precision or Precision()
-    optimizer.zero_grad(set_to_none=True)
-    _, collected = _backward(phase, batch, fabric, precision, accumulate, log)
-    gradients = [*_gradients(optimizer), *collected.values()]
-    all_reduce(fabric, gradients)
-    if precision.unscale(gradients):
+    learning = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+    def gradients(log: EpochLog | None) -> tuple[bool, dict[str, Tensor]]:
+        """Whether they are sound, and what the rule collects."""
+        optimizer.zero_grad(set_to_none=True)
+        _, collected = _backward(phase, batch, fabric, precision, accumulate, log)
+        values = [*_gradients(optimizer), *collected.values()]
+        all_reduce(fabric, values)
+        return precision.unscale(values), collected
+
+    sound, collected = gradients(log)
+    if sound and phase.gradients.twice:
+        with unchanged([*learning, *(buffer for module in phase.train for buffer in module.buffers())]):
+            with torch.no_grad():
+                phase.gradients.move(learning)
+            sound, collected = gradients(None)
+    if sound:
         phase.gradients.apply(collected)
         longest, norms = phase.schedule.clip_gradients, dict[str, Tensor]()
         if longest:  # after the rule: it is the gradient that is learned by, of all processes together, that counts
-            learning = [parameter for group in optimizer.param_groups for parameter in group["params"]]
             norms["gradient_norm"] = nn.utils.clip_grad_norm_(learning, longest)
         optimizer.step()
+        if phase.after_step is not None:
+            with torch.no_grad():
+                phase.after_step()
         if log is not None:
             log.add_gradients({**phase.gradients.measured, **norms})
 
@@ -267,10 +316,8 @@ def compare_with_float32(
     sizes = {len(rows) for rows in cut(torch.arange(len(phase.images)), phase.schedule.batch_size)}
     for size in sorted(sizes, reverse=True):
         order = torch.randperm(len(phase.images), generator=generator(seed, *key, "float32"))
-        some = phase.images.take(order[:size])
-        (batch,) = training_batches(
-            some, size, None, seed, (*key, 0), fabric.device, share, normalisation=method.normalisation
-        )
+        some = replace(phase, images=phase.images.take(order[:size]), schedule=replace(phase.schedule, batch_size=size))
+        (batch,) = batches_of(some, method, None, seed, (*key, 0), share)
 
         def gradients(precision: Precision, batch: Batch = batch) -> Gradients:
             while True:  # a scaled loss that overflows is tried again with half the scale, as in training

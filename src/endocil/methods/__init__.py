@@ -11,17 +11,21 @@ from endocil.methods.analytic import Analytic
 from endocil.methods.base import Method, Schedule
 from endocil.methods.bic import BiC
 from endocil.methods.der import DER
+from endocil.methods.derpp import DERpp
 from endocil.methods.dgr import DGR
 from endocil.methods.endocil import EndoCIL
+from endocil.methods.er_ace import ERACE
 from endocil.methods.ewc import EWC
 from endocil.methods.finetune import Finetune
 from endocil.methods.foster import FOSTER
 from endocil.methods.icarl import ICaRL
 from endocil.methods.joint import JointTrain
+from endocil.methods.lucir import LUCIR
 from endocil.methods.lwf import LwF
 from endocil.methods.memo import MEMO
 from endocil.methods.mrfa import MRFA
 from endocil.methods.multistage import MultiStage
+from endocil.methods.podnet import PODNet
 from endocil.methods.ranpac import RanPAC
 from endocil.methods.simplecil import SimpleCIL
 from endocil.methods.wa import WA
@@ -33,17 +37,21 @@ METHODS: dict[str, type[Method]] = {
     "analytic": Analytic,
     "bic": BiC,
     "der": DER,
+    "derpp": DERpp,
     "dgr": DGR,
     "endocil": EndoCIL,
+    "er_ace": ERACE,
     "ewc": EWC,
     "finetune": Finetune,
     "foster": FOSTER,
     "icarl": ICaRL,
     "joint": JointTrain,
+    "lucir": LUCIR,
     "lwf": LwF,
     "memo": MEMO,
     "mrfa": MRFA,
     "multistage": MultiStage,
+    "podnet": PODNet,
     "ranpac": RanPAC,
     "simplecil": SimpleCIL,
     "wa": WA,
@@ -69,7 +77,7 @@ def method_class(name: str) -> type[Method]:
 def method_title(name: str) -> str:
     """The method as its paper spells it, which is the name of its class: EWC for ewc. Python writes iCaRL as ICaRL."""
     title = METHODS[name].__name__ if name in METHODS else name.rpartition(":")[2]
-    return "iCaRL" if title == "ICaRL" else title
+    return {"DERpp": "DER++", "ERACE": "ER-ACE", "ICaRL": "iCaRL"}.get(title, title)
 
 
 def method_options(name: str) -> dict[str, Any]:

@@ -17,11 +17,25 @@ from torch import Tensor, nn
 from endocil.components.gradients import GradientRule
 from endocil.components.losses import Outcome
 from endocil.data.augment import Augmentation, Normalisation
-from endocil.data.batches import Batch, ImageSet
+from endocil.data.batches import Batch, ImageSet, Replay, cut
 from endocil.data.scenario import Task
 from endocil.data.seeding import generator
 from endocil.errors import SettingsError
-from endocil.networks import GrowingClassifier, normalisation_of, trained_parts
+from endocil.networks import GrowingClassifier, Head, normalisation_of, trained_parts
+
+__all__ = [  # what a method is written with
+    "Batch",
+    "GradientRule",
+    "Head",
+    "ImageSet",
+    "Method",
+    "Outcome",
+    "Phase",
+    "Replay",
+    "Schedule",
+    "Task",
+    "TaskData",
+]
 
 
 @dataclass(frozen=True)
@@ -143,6 +157,17 @@ class Phase:
     gradients: GradientRule = field(default_factory=GradientRule)
     augmented: bool = True  # false: images as they are, as in a test
     shared: str = ""  # a name: first tasks of the same name train backbone and classifier bit for bit alike
+    replay: Sequence[Replay] = ()  # batches drawn beside each batch of the images: Batch.streams tells them apart
+    views: int = 1  # how often each image is augmented: Batch.views
+    whole_batches: bool = False  # the loss of an image depends on others of its batch: it cannot be divided
+    after_step: Callable[[], None] | None = None  # after each step of the optimiser, without gradients (EMA, SWA)
+    moves: Sequence[nn.Module | Tensor] = ()  # what else changes: modules and buffers that after_step writes to
+
+    @property
+    def images_per_epoch(self) -> int:
+        """Images that go through the network in an epoch, those of the replay batches too."""
+        beside = sum(map(len, self.replay))
+        return len(self.images) + (beside * len(cut(self.images.rows, self.schedule.batch_size)) if beside else 0)
 
 
 class Method(nn.Module, ABC):
@@ -171,7 +196,7 @@ class Method(nn.Module, ABC):
     ) -> None:
         super().__init__()
         self.backbone = backbone
-        self.classifier = GrowingClassifier(int(backbone.n_features))  # type: ignore[arg-type]
+        self.classifier: Head = GrowingClassifier(int(backbone.n_features))  # type: ignore[arg-type]
         self.schedule = self._native_schedule() if native_schedule else schedule or shared_schedule()
         self.seed, self.label_smoothing = seed, label_smoothing
         self.statistics: dict[str, Tensor] = {}  # state that is no parameter or buffer; saved with the weights
@@ -188,6 +213,10 @@ class Method(nn.Module, ABC):
     def grow(self, task: Task) -> None:
         """Make room for the new classes. Sees no data."""
         self.classifier.grow(task.n_new, generator(self.seed, task.index, "classifier"))
+
+    def prepare(self, task: Task, data: TaskData) -> None:
+        """After `grow` and before the first phase, once: values to start from that need data, such as rows imprinted
+        from the new images' features."""
 
     @abstractmethod
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
@@ -211,6 +240,13 @@ class Method(nn.Module, ABC):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.classify(self.embed(images))
+
+    def exemplar_tensors(self, task: Task, features: Tensor, logits: Tensor) -> Mapping[str, Tensor]:
+        """What to keep with each newly chosen exemplar, row by row: `Batch.kept` gives it back. By default nothing.
+
+        Exemplars keep what they got when they were chosen. A tensor that has become wider since, by more classes, is
+        padded with zeros."""
+        return {}
 
     def selection_features(self, images: Tensor, features: Tensor) -> Tensor:
         """The features that exemplars are selected by; by default the images' `embed` features."""

@@ -149,6 +149,12 @@ def alignment_factor(classifier: nn.Linear, task: Task) -> Tensor:
     return lengths[task.old].mean() / lengths[task.new].mean()
 
 
+def drop_last_relu(backbone: nn.Module) -> None:
+    """For cosine classifiers: features of both signs, where the backbone can give them."""
+    if hasattr(backbone, "drop_last_relu"):
+        backbone.drop_last_relu()  # type: ignore[operator]
+
+
 @contextmanager
 def eval_mode(*modules: nn.Module) -> Iterator[None]:
     """Modules in eval mode for a while: batch norm uses its running statistics and does not update them."""
@@ -169,6 +175,10 @@ def check_choice(option: str, value: str, known: tuple[str, ...]) -> None:
 
 def check_temperature(value: float) -> None:
     check_number("temperature", value, value > 0, "a number above 0 (the default is 2)")
+
+
+def check_replay_batch(value: int | None) -> None:
+    check_number("replay_batch", value or 0, value is None or value >= 1, "a number of exemplars, 1 or more")
 
 
 def check_number(option: str, value: float, valid: bool, expected: str) -> None:

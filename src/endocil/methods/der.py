@@ -23,6 +23,7 @@ from endocil.networks import GrowingClassifier, LastBlocks, WholeBranches, conca
 class DER(Method):
     """A new backbone for each task beside the frozen older ones; one classifier on all features, aligned."""
 
+    classifier: GrowingClassifier
     replay = learns_known_classes = True
     smooths_labels = mixes_labels = True
     native = (common.PYCIL_FIRST_TASK, common.pycil_schedule(170, (80, 120, 150)))

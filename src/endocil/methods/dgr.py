@@ -20,7 +20,7 @@ from endocil.data.batches import Batch
 from endocil.data.scenario import Task
 from endocil.methods import common
 from endocil.methods.base import Method, Phase, Schedule, TaskData
-from endocil.networks import trained_parts
+from endocil.networks import GrowingClassifier, trained_parts
 
 Variant = Literal["pilot", "original"]
 NewRatio = Literal["code", "inverse"]
@@ -31,6 +31,7 @@ PILOT = Schedule(epochs=20, learning_rate=1e-3, cosine=True, weight_decay=5e-4, 
 class DGR(Method):
     """Cross-entropy with the classes' prior, distillation, and a classifier whose rows learn at even speed."""
 
+    classifier: GrowingClassifier
     replay = learns_known_classes = True
     smooths_labels = mixes_labels = True
     native = (PILOT, PILOT)  # meant for a pre-trained network

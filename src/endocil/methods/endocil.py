@@ -18,6 +18,7 @@ from endocil.data.scenario import Task
 from endocil.methods import common
 from endocil.methods.base import Schedule, TaskData
 from endocil.methods.icarl import ICaRL
+from endocil.networks import GrowingClassifier
 
 Loss = Literal["cross_entropy", "prior_regularized"]
 Gradients = Literal["plain", "calibrated"]
@@ -31,6 +32,7 @@ class EndoCIL(ICaRL):
     Weights and prior come from the counts of the task's training set, exemplars included.
     """
 
+    classifier: GrowingClassifier
     default_selector = "mmd"
     native = (Schedule(), Schedule(weight_decay=2e-4))  # EndoCIL, Experimental Setting
 

@@ -19,7 +19,7 @@ from endocil.data.batches import Batch
 from endocil.data.scenario import Task
 from endocil.methods import common
 from endocil.methods.base import Method, Phase, Schedule, TaskData
-from endocil.networks import Boosted, trained_parts
+from endocil.networks import Boosted, GrowingClassifier, trained_parts
 
 Evaluate = Literal["teacher", "student"]
 OldFeatures = Literal["ft", "az"]
@@ -29,6 +29,7 @@ COSINE = Schedule(epochs=200, cosine=True, weight_decay=5e-4, batch_size=128)
 class FOSTER(Method):
     """Boost the old network by a second backbone, then compress both into one that learns the next task."""
 
+    classifier: GrowingClassifier
     replay = learns_known_classes = True
     smooths_labels = mixes_labels = True
     evaluation_options = ("evaluate",)

@@ -16,6 +16,7 @@ from endocil.data.scenario import Task
 from endocil.errors import EndocilError
 from endocil.io.files import LARGEST
 from endocil.methods.base import Method, Phase, TaskData
+from endocil.networks import GrowingClassifier
 
 LEARNED = "learned"  # (n, 8) uint8: what tells whether an image with its class is in the sums
 COUNTS = "counts"  # (n_seen,) float64: images of each class
@@ -28,6 +29,7 @@ LARGEST_STATISTICS = LARGEST * 9 // 10  # of a model file; the rest is for the n
 class FrozenMethod(Method):
     """No phase; `consolidate` adds the new images to the sums and computes the classifier from them."""
 
+    classifier: GrowingClassifier
     learns_known_classes = True
     keeps_moments = True  # of all features together; false: the method's own sums give them
 

@@ -12,12 +12,13 @@ from torch import nn
 from endocil.data.scenario import Task
 from endocil.methods import common
 from endocil.methods.base import Method, Phase, TaskData
-from endocil.networks import trained_parts
+from endocil.networks import GrowingClassifier, trained_parts
 
 
 class WA(Method):
     """Cross-entropy and distillation weighted by the ratio of old classes; then the classifier's rows are aligned."""
 
+    classifier: GrowingClassifier
     replay = learns_known_classes = True
     smooths_labels = mixes_labels = True
     native = (common.PYCIL_FIRST_TASK, common.pycil_schedule(170, (60, 100, 140)))

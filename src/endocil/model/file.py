@@ -4,7 +4,8 @@ A single wrong bit is detected before anything is parsed, nothing can unpack to 
 digest identifies the model. Inside:
 
     manifest.json                               manifest.py
-    weights.safetensors                         method/..., statistics/... (class means), spread/... (of features)
+    weights.safetensors                         method/..., statistics/... (class means), spread/... (of features),
+                                                exemplars/... (rows that the method keeps with each exemplar)
     exemplars.csv, exemplars/000000.png, ...    provenance (patient, source, licence, ...) and lossless pixels
     held-out.csv, held-out/000000.png, ...      the same for the held-out images
 
@@ -21,7 +22,7 @@ import struct
 import warnings
 import zipfile
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -141,7 +142,12 @@ def write_model_file(path: Path, content: ModelFile) -> str:
 
 
 def _tensor_bytes(content: ModelFile) -> bytes:
-    parts = {"method": content.state, "statistics": content.statistics, "spread": content.spread}
+    parts = {
+        "method": content.state,
+        "statistics": content.statistics,
+        "spread": content.spread,
+        "exemplars": content.exemplars.tensors,
+    }
     tensors = {
         f"{part}/{name}": value.detach().cpu().contiguous().clone()
         for part, values in parts.items()
@@ -156,7 +162,7 @@ def read_model_file(path: Path | str) -> ModelFile:
     files, digest = read_archive(path)
     try:
         manifest = _manifest(path, _required(files, MANIFEST))
-        parts: dict[str, dict[str, Tensor]] = {"method": {}, "statistics": {}, "spread": {}}
+        parts: dict[str, dict[str, Tensor]] = {"method": {}, "statistics": {}, "spread": {}, "exemplars": {}}
         for name, value in load_tensors(_required(files, WEIGHTS)).items():
             part, _, key = name.partition("/")
             if part not in parts:
@@ -164,6 +170,7 @@ def read_model_file(path: Path | str) -> ModelFile:
             parts[part][key] = value
         size = manifest.preprocessing.size
         exemplars, held_out = (_unpack(kind, files, size) for kind in ("exemplars", "held-out"))
+        exemplars = replace(exemplars, tensors=parts["exemplars"])
         content = ModelFile(
             manifest, parts["method"], parts["statistics"], exemplars, held_out, digest, parts["spread"]
         )
@@ -220,8 +227,13 @@ def _refuse_unfit(content: ModelFile) -> None:
     """Each refusal says what is wrong, without the name of the file."""
     manifest, classes, n_tasks = content.manifest, set(content.classes), len(content.tasks)
     refuse_control_in(MANIFEST, manifest.model_dump(mode="json"))
-    for name in content.statistics:  # weights have the names of the network's own
+    for name in (*content.statistics, *content.exemplars.tensors):  # weights have the names of the network's own
         refuse_control("the name of a statistic", name)
+    for name, values in content.exemplars.tensors.items():
+        if not values.ndim or len(values) != len(content.exemplars):
+            raise FileFormatError(
+                f"{name[:80]!a} of shape {tuple(values.shape)} is not kept with {len(content.exemplars)} exemplars"
+            )
     if not manifest.keeps_images and (len(content.exemplars) or len(content.held_out)):
         raise FileFormatError("the model says that no image is inside, but holds some")
     for kind, images in (("exemplars", content.exemplars), ("held-out", content.held_out)):
@@ -236,7 +248,7 @@ def _refuse_unfit(content: ModelFile) -> None:
                 raise FileFormatError(f"{kind}: an image of a task that was never learned; there were {n_tasks}")
     if content.spread and (wrong := wrong_shapes(content.spread, len(content.classes))):
         raise FileFormatError(wrong)
-    for part in (content.state, content.statistics, content.spread):
+    for part in (content.state, content.statistics, content.spread, content.exemplars.tensors):
         broken = [name for name, value in part.items() if not bool(value.isfinite().all())]
         if broken:
             raise FileFormatError(f"numbers that are not finite in {broken[0][:80]!a}")

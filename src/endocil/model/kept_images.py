@@ -276,7 +276,7 @@ def _renumbered(images: KeptImages) -> KeptImages:
     for one in images.provenance:
         kept.append(replace(one, order=seen[one.class_name]))
         seen[one.class_name] += 1
-    return KeptImages(images.pixels, tuple(kept))
+    return replace(images, provenance=tuple(kept))
 
 
 def _measure_again(

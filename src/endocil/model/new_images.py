@@ -217,7 +217,7 @@ def distinct_names(kept: KeptImages) -> KeptImages:
     """The images with names that say nothing of a machine's folders, and no two alike."""
     names, _ = _distinct([str(portable(one.image)) for one in kept.provenance], ())
     provenance = (replace(one, image=name) for one, name in zip(kept.provenance, names, strict=True))
-    return KeptImages(kept.pixels, tuple(provenance))
+    return replace(kept, provenance=tuple(provenance))
 
 
 def _notes(repeated: int, elsewhere: int, renamed: int) -> tuple[str, ...]:

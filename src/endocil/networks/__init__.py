@@ -17,6 +17,7 @@ from endocil.networks.branches import LastBlocks, WholeBranches, concatenate_fea
 from endocil.networks.cifar_resnet import ResNet32
 from endocil.networks.classifier import Boosted, GrowingClassifier
 from endocil.networks.efficientnet_lite import EfficientNetLite, EfficientNetLite0, EfficientNetLite1, EfficientNetLite2
+from endocil.networks.heads import CosineClassifier, Head
 from endocil.networks.resnet import ResNet, ResNet18, ResNet34, ResNet50, initialise
 from endocil.networks.stages import freeze_stages, is_frozen, trained_parts
 from endocil.networks.timm_models import TimmBackbone
@@ -27,7 +28,9 @@ __all__ = [
     "BACKBONES",
     "RESERVED_OPTIONS",
     "Boosted",
+    "CosineClassifier",
     "GrowingClassifier",
+    "Head",
     "LastBlocks",
     "ResNet",
     "WholeBranches",

@@ -7,15 +7,19 @@ import torch
 from torch import Tensor, nn
 
 from endocil.data.seeding import generator
+from endocil.networks.heads import Head
 
 
-class GrowingClassifier(nn.Linear):
+class GrowingClassifier(nn.Linear, Head):
     """A linear layer with bias. Old weights and biases stay as they are when it grows.
 
     New weights are uniform in +-sqrt(3 / d) (Kaiming with gain 1) and new biases 0, as in PyCIL.
     """
 
-    is_head = True  # learns at the full rate, whatever the backbone's
+    weight: nn.Parameter
+    bias: nn.Parameter
+    in_features: int
+    out_features: int
 
     def __init__(self, n_features: int) -> None:
         nn.Module.__init__(self)

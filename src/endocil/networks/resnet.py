@@ -29,6 +29,8 @@ class Shortcut(nn.Conv2d):
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions beside a shortcut."""
 
+    last_relu = True
+
     def __init__(self, n_in: int, n_out: int, stride: int) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False)
@@ -42,11 +44,14 @@ class BasicBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         shortcut = x if self.downsample is None else self.downsample(x)
         x = functional.relu(self.bn1(self.conv1(x)), inplace=True)
-        return functional.relu(self.bn2(self.conv2(x)) + shortcut, inplace=True)
+        x = self.bn2(self.conv2(x)) + shortcut
+        return functional.relu(x, inplace=True) if self.last_relu else x
 
 
 class Bottleneck(nn.Module):
     """1x1, 3x3 and 1x1 convolutions beside a shortcut; as torchvision's, the 3x3 one has the stride (ResNet v1.5)."""
+
+    last_relu = True
 
     def __init__(self, n_in: int, n_out: int, stride: int) -> None:
         super().__init__()
@@ -65,7 +70,8 @@ class Bottleneck(nn.Module):
         shortcut = x if self.downsample is None else self.downsample(x)
         x = functional.relu(self.bn1(self.conv1(x)), inplace=True)
         x = functional.relu(self.bn2(self.conv2(x)), inplace=True)
-        return functional.relu(self.bn3(self.conv3(x)) + shortcut, inplace=True)
+        x = self.bn3(self.conv3(x)) + shortcut
+        return functional.relu(x, inplace=True) if self.last_relu else x
 
 
 # from the name of a stage and its input to the input that it gets instead
@@ -109,6 +115,10 @@ class ResNet(nn.Module):
         """The parts that `network.freeze` can name, in the order of the flow."""
         layers = {f"layer{i}": (self.get_submodule(f"layer{i}"),) for i in range(1, 5)}
         return {"stem": (self.conv1, self.bn1), **layers}
+
+    def drop_last_relu(self) -> None:
+        """Features may be negative from now on: a cosine then has the whole sphere."""
+        self.last_block[-1].last_relu = False  # type: ignore[index]
 
     def forward(self, images: Tensor, before_stage: BeforeStage = unchanged) -> Tensor:
         """`before_stage` may change the inputs of layer1 to layer4."""

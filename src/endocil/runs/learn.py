@@ -103,7 +103,7 @@ def learn(
             raise SettingsError("; ".join(problems))
         for line in (*_plan(model, new_task, phases), *(f"note: {remark}" for remark in _remarks(model, new_task))):
             log(line)
-        planned = sum(phase.schedule.epochs * len(phase.images) for phase in phases)
+        planned = sum(phase.schedule.epochs * phase.images_per_epoch for phase in phases)
         if not folder.begun():
             seconds = _estimate_seconds(model, method, phases)
             log(f"about {duration(seconds)} of training ({planned:,} image passes)")
@@ -199,7 +199,7 @@ def next_phases(model: Model, new_task: NewTask) -> tuple[Method, tuple[Phase, .
 
 def _estimate_seconds(model: Model, method: Method, phases: tuple[Phase, ...]) -> float:
     """Of training, from a few real steps of a copy of the method."""
-    return sum(p.schedule.epochs * len(p.images) / speed(model.settings, method, p, seconds=1.0) for p in phases)
+    return sum(p.schedule.epochs * p.images_per_epoch / speed(model.settings, method, p, seconds=1.0) for p in phases)
 
 
 def _plan(model: Model, new_task: NewTask, phases: tuple[Phase, ...]) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from endocil.data.batches import ImageSet, training_batches
+from endocil.data.batches import ImageSet
 from endocil.data.cache import Progress
 from endocil.data.scenario import Task
 from endocil.data.splits import TEST, TRAIN, VALIDATION
@@ -22,7 +22,7 @@ from endocil.learning.first_task import refuse_more_than_the_network
 from endocil.learning.numerics import Precision, times_slower
 from endocil.learning.optimizers import optimizer_of
 from endocil.learning.parallel import explaining_compiler_errors, one_device, peak_megabytes
-from endocil.learning.training import compare_with_float32, only_training, step
+from endocil.learning.training import batches_of, compare_with_float32, only_training, refuse_unfit, step
 from endocil.methods import METHODS, method_title
 from endocil.methods.base import Method, Phase, TaskData
 from endocil.model.new_images import refuse_unfit_names
@@ -238,7 +238,7 @@ def image_passes(parts: Parts) -> Counter[str]:
     passes = Counter[str]()
     for _, phases in plan(parts):
         for phase in phases:
-            passes[phase.name] += phase.schedule.epochs * len(phase.images)
+            passes[phase.name] += phase.schedule.epochs * phase.images_per_epoch
     return passes
 
 
@@ -287,9 +287,9 @@ def trial(parts: Parts) -> tuple[Method, tuple[Phase, ...]]:
 
 def speed(settings: Settings, method: Method, phase: Phase, seconds: float) -> float:
     """Images per second of a phase, from a few real steps."""
-    seen = build_augmentation(settings.train) if phase.augmented else None
-    size, device = phase.schedule.batch_size, method.device
-    cut = training_batches(phase.images, size, seen, 0, ("estimate",), device, normalisation=method.normalisation)
+    refuse_unfit(phase, accumulate=settings.train.accumulate, mixup=settings.train.mixup)
+    device, augmentation = method.device, build_augmentation(settings.train)
+    cut = batches_of(phase, method, augmentation, 0, ("estimate",))
     batches = [batch for _, batch in zip(range(4), cut, strict=False)]
     images, began = 0, time.perf_counter()
     fabric, train = one_device(device.type), settings.train

@@ -1,0 +1,427 @@
+"""What every method promises (methods/base.py), checked on a tiny life: `endocil check-method`.
+
+Each problem is one line that names the part, what it did and the way out. The parts of a task are tried one by one on a
+copy; then the method lives three times: straight, again, and stopped in the middle of a task and resumed.
+"""
+
+import copy
+import itertools
+import random
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from endocil.components.losses import Outcome
+from endocil.data.augment import Augmentation
+from endocil.data.batches import Batch, ImageSet
+from endocil.data.cache import Images
+from endocil.data.scenario import Scenario, Task, build_scenario
+from endocil.data.table import ImageTable
+from endocil.datasets.synthetic import CLASSES, render
+from endocil.errors import EndocilError
+from endocil.learning.checkpoint import Position, grow, load_checkpoint, restore
+from endocil.learning.events import Journal
+from endocil.learning.features import features_of
+from endocil.learning.learner import Learner
+from endocil.learning.memory import ExemplarMemory, build_selector, exemplar_tensors
+from endocil.learning.parallel import one_device
+from endocil.learning.training import batches_of, fit, only_training
+from endocil.methods import Method, build_method
+from endocil.methods.base import Phase, TaskData, shared_schedule
+from endocil.networks import build_backbone, trained_parts
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+COUNTS, INCREMENTS, SIZE, QUOTA = (14, 11, 12, 4, 13, 9), (2, 1, 3), 32, 4  # a class below the quota, one new class
+NAME_IT = "name what it is for: batch.uniform(columns, purpose), or endocil.data.seeding.generator(self.seed, ...)"
+
+
+def contract_problems(
+    name: str, options: Mapping[str, Any] | None = None, *, rate: float = 0.01, log: Callable[[str], None] = print
+) -> list[str]:
+    """Lines on what is wrong with a method; none where it keeps the contract. `log` is told what is being tried."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return _Checker(name, dict(options or {}), rate, Path(folder), log).problems()
+    finally:
+        torch.set_num_threads(threads)
+
+
+class _WrongError(Exception):
+    """A promise that is not kept, in words."""
+
+
+class _StoppedError(Exception):
+    """The life is stopped here on purpose."""
+
+
+class _Checker:
+    def __init__(
+        self, name: str, options: dict[str, Any], rate: float, folder: Path, log: Callable[[str], None]
+    ) -> None:
+        self.name, self.options, self.rate, self.folder, self.log = name, options, rate, folder, log
+        self.images, self.fabric = _small_images(), one_device("cpu")
+        scenario = build_scenario(self.images.table, increments=INCREMENTS)
+        with _watched("the constructor"):
+            method = self.new_method()
+        self.scenario: Scenario = scenario.joined() if method.joint else scenario
+
+    def problems(self) -> list[str]:
+        """Of the first task that has any; whole lives are tried only where the parts are right."""
+        method = self.new_method()
+        learner = self.learner(method, self.folder / "parts")
+        for task in self.scenario.tasks:
+            self.log(f"task {task.index}: {task.n_new} new classes")
+            found = self.of_task(copy.deepcopy(method), learner.memory, task)
+            if found:
+                return found
+            try:
+                self.learn(learner, task)
+            except Exception as error:
+                return [f"learning task {task.index} fails: {_in_words(error)}"]
+        return self.of_lives()
+
+    def of_task(self, method: Method, memory: ExemplarMemory | None, task: Task) -> list[str]:
+        try:
+            self.try_parts(method, memory, task)
+        except _WrongError as error:
+            return [str(error)]
+        except Exception as error:
+            return [f"task {task.index}: {_in_words(error)}"]
+        return []
+
+    def try_parts(self, method: Method, memory: ExemplarMemory | None, task: Task) -> None:
+        """Every part of a task, in the order of a life, on a method that may be thrown away."""
+        new = ImageSet.of(self.images, self.scenario.rows("train", task.new))
+        exemplars = new.take(torch.arange(0)) if memory is None else memory.images()
+        data = TaskData(new, exemplars, Augmentation(), lambda images: features_of(method, images))
+        with _watched("grow"):
+            grow(method, task, torch.device("cpu"))
+        with _watched("prepare"):
+            method.prepare(task, data)
+        phases = _phases(method, task, data)
+        start = _state(method)
+        for index, phase in enumerate(phases):
+            _check_objective(method, task, data, phase)
+            _check_training(method, phase, task, index, self.fabric)
+        with _watched("consolidate"):
+            method.consolidate(task, data)
+        wrong = [key for key, value in method.statistics.items() if not isinstance(value, Tensor)]
+        if wrong:
+            raise _WrongError(f"statistics['{wrong[0]}'] is no tensor; keep tensors there, or set an attribute in grow")
+        _check_scores(method, task, new)
+        _check_forgotten(method, task, phases, start)
+        features = method.embed(torch.zeros(2, 3, SIZE, SIZE))
+        with _watched("exemplar_tensors"):
+            exemplar_tensors(method, task, features, method.classify(features))
+
+    def of_lives(self) -> list[str]:
+        self.log("the same life twice")
+        straight, again = self.live("straight"), self.live("again")
+        differ = _differing(straight, again)
+        if differ:
+            return [f"the same seed gives other values of {differ[0]} in a second life; {NAME_IT}"]
+        self.log("a life that is stopped and resumed")
+        try:
+            resumed = self.stopped_and_resumed()
+        except Exception as error:
+            return [f"a stopped life cannot be resumed: {_in_words(error)}"]
+        differ = _differing(straight, resumed)
+        if differ:
+            return [
+                f"a life that is stopped and resumed ends with other values of {differ[0]}: it depends on state that "
+                f"is no parameter, buffer or entry of statistics"
+            ]
+        return []
+
+    # --- lives
+
+    def new_method(self) -> Method:
+        backbone, _ = build_backbone("resnet18", seed=0, options={"width": 8})
+        for module in backbone.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.momentum = 0.5  # a few steps are enough for its running statistics
+        schedule = shared_schedule(epochs=2, milestones=(1,), batch_size=8, learning_rate=self.rate)
+        return build_method(self.name, backbone, self.options, schedule=schedule, seed=0)
+
+    def learner(self, method: Method, folder: Path) -> Learner:
+        folder.mkdir(exist_ok=True)
+        select = build_selector(method.default_selector, {})
+        memory = ExemplarMemory(per_class=QUOTA, select=select, size=SIZE) if method.replay else None
+        method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return Learner(
+            method,
+            memory,
+            folder=folder,
+            fabric=self.fabric,
+            journal=Journal(folder / "events.jsonl", lambda record: None),
+            augmentation=Augmentation(),
+            seed=0,
+            clock=itertools.count(0, 100).__next__,  # a checkpoint is due after every epoch
+        )
+
+    def learn(self, learner: Learner, task: Task, unfinished: Any = None) -> None:
+        new = ImageSet.of(self.images, self.scenario.rows("train", task.new))
+        learner.learn(task, new, self.images.table.classes, unfinished)
+        learner.save(Position(task.index + 1))
+
+    def live(self, name: str) -> dict[str, Tensor]:
+        learner = self.learner(self.new_method(), self.folder / name)
+        for task in self.scenario.tasks:
+            self.learn(learner, task)
+        return _state(learner.method, learner.memory)
+
+    def stopped_and_resumed(self) -> dict[str, Tensor]:
+        """Stopped after the first epoch of the second task, or where there is none before the last task."""
+        tasks, folder = self.scenario.tasks, self.folder / "stopped"
+        stopped = self.learner(self.new_method(), folder)
+
+        def stop(record: dict[str, Any]) -> None:
+            late = record["event"] == "epoch" and record["task"] == min(1, len(tasks) - 1)
+            if late and record["epoch"] == 1:  # the first epoch's checkpoint is written
+                raise _StoppedError
+
+        stopped.journal.show = stop
+        try:
+            for task in tasks[: max(1, len(tasks) - 1)]:
+                self.learn(stopped, task)
+        except _StoppedError:
+            pass
+        resumed = self.learner(self.new_method(), folder)
+        checkpoint = load_checkpoint(folder)
+        assert checkpoint is not None
+        resumed.journal.cut_back(checkpoint.events)
+        restore(checkpoint, resumed.method, resumed.memory, tasks, self.images.table.classes, torch.device("cpu"))
+        at = checkpoint.position
+        for task in tasks[at.task :]:
+            self.learn(resumed, task, checkpoint if task.index == at.task and at != Position(at.task) else None)
+        return _state(resumed.method, resumed.memory)
+
+
+# --- one promise each
+
+
+@contextmanager
+def _watched(part: str) -> Iterator[None]:
+    """Refuses numbers from the generators that everybody shares."""
+    before = _shared_generators()
+    yield
+    if _shared_generators() != before:
+        raise _WrongError(f"{part} draws random numbers without a name, so that no run can be repeated; {NAME_IT}")
+
+
+def _shared_generators() -> tuple[object, ...]:
+    kind, numbers, *rest = np.random.get_state(legacy=True)
+    return bytes(torch.get_rng_state().tolist()), random.getstate(), bytes(np.asarray(numbers)), kind, tuple(rest)
+
+
+def _phases(method: Method, task: Task, data: TaskData) -> tuple[Phase, ...]:
+    before, plain = _state(method), _plain(method)
+    with _watched("phases"):
+        first, again = (method.phases(task, data) for _ in range(2))
+    changed = [*_differing(before, _state(method)), *_changed(plain, _plain(method))]
+    if changed:
+        raise _WrongError(f"phases changes {changed[0]}, and a resumed run calls it again; change state in grow")
+    if not isinstance(first, tuple) or not all(isinstance(phase, Phase) for phase in first):
+        raise _WrongError(f"phases gives {type(first).__name__}; expected a tuple of Phase")
+    if [_plan(phase) for phase in first] != [_plan(phase) for phase in again]:
+        raise _WrongError(f"phases gives other phases when it is called again; {NAME_IT}")
+    return first
+
+
+def _plan(phase: Phase) -> tuple[object, ...]:
+    return phase.name, phase.schedule, phase.images.rows.tolist(), [one.images.rows.tolist() for one in phase.replay]
+
+
+def _check_objective(method: Method, task: Task, data: TaskData, phase: Phase) -> None:
+    """Losses of a batch, and of one without exemplars; gradients of all that is to be trained."""
+    alone = replace(phase, images=data.new, replay=())
+    for which, tried in (("a batch", phase), ("a batch without exemplars", alone)):
+        batch = next(iter(batches_of(tried, method, Augmentation(), 0, ("contract",))))
+        with only_training(method, (*phase.train, phase.gradients)):
+            with _watched(f"the objective of phase '{phase.name}'"):
+                outcome = phase.objective(batch)
+            _check_outcome(outcome, batch, task, f"phase '{phase.name}': of {which}")
+            torch.stack([loss.mean() for loss in outcome.losses.values()]).sum().backward()
+            trained = {parameter for module in phase.train for parameter in module.parameters()}
+            names = {parameter: name for name, parameter in method.named_parameters()}
+            if tried is phase and (unknown := [one for one in trained if one not in names]):
+                raise _WrongError(
+                    f"phase '{phase.name}' trains a parameter of shape {tuple(unknown[0].shape)} that the method does "
+                    f"not own, so it is never saved; make its module an attribute of the method"
+                )
+            without = [names[one] for one in trained if tried is phase and one.grad is None]
+            if without:
+                raise _WrongError(
+                    f"phase '{phase.name}' trains {sorted(without)[0]}, but its losses do not depend on it; leave its "
+                    f"module out of Phase.train, or use it"
+                )
+
+
+def _check_outcome(outcome: object, batch: Batch, task: Task, where: str) -> None:
+    if not isinstance(outcome, Outcome) or not outcome.losses:
+        raise _WrongError(f"{where} the objective gives {type(outcome).__name__}; expected an Outcome with losses")
+    for name, loss in outcome.losses.items():
+        if loss.shape not in ((len(batch),), ()):
+            raise _WrongError(
+                f"{where} the loss '{name}' has shape {tuple(loss.shape)}; expected ({len(batch)},), one for each "
+                f"image, or () for a penalty on parameters"
+            )
+        if not bool(loss.isfinite().all()):
+            raise _WrongError(f"{where} the loss '{name}' is not finite")
+    if outcome.logits is not None and outcome.logits.shape != (len(batch), task.n_seen):
+        raise _WrongError(
+            f"{where} Outcome.logits have shape {tuple(outcome.logits.shape)}; expected {(len(batch), task.n_seen)}"
+        )
+
+
+def _check_training(method: Method, phase: Phase, task: Task, index: int, fabric: "Fabric") -> None:
+    """One epoch; what is neither trained nor declared stays as it is."""
+    inside = {id(value) for module in phase.train for value in module.state_dict(keep_vars=True).values()}
+    for moved in phase.moves:
+        tensors = [moved] if isinstance(moved, Tensor) else moved.state_dict(keep_vars=True).values()
+        inside |= {id(value) for value in tensors}
+    may_move = {name for name, value in method.state_dict(keep_vars=True).items() if id(value) in inside}
+    before = _state(method)
+    short = replace(phase, schedule=replace(phase.schedule, epochs=1, warmup=0))
+    places: dict[str, Any] = {"augmentation": Augmentation(), "seed": 0, "key": (task.index, index)}
+    with _watched(f"phase '{phase.name}'"):
+        list(fit(short, method, fabric=fabric, observe=method.classifier, **places))
+    changed = set(_differing(before, _state(method)))
+    if changed - may_move:
+        raise _WrongError(
+            f"phase '{phase.name}' changes {sorted(changed - may_move)[0]}, which is neither in Phase.train nor in "
+            f"Phase.moves; train it, declare it, or leave it alone"
+        )
+
+
+def _check_scores(method: Method, task: Task, images: ImageSet) -> None:
+    """Their shape, that they are finite, and that an image's do not depend on others; what prediction uses."""
+    method.eval()
+    pictures = torch.from_numpy(images.gather(torch.arange(3)).numpy() / np.float32(128) - 1).permute(0, 3, 1, 2)
+    with _watched("embed or classify"), torch.no_grad():
+        features = method.embed(pictures)
+        if features.ndim != 2 or len(features) != 3:
+            raise _WrongError(f"embed gives features of shape {tuple(features.shape)} for 3 images; expected (3, d)")
+        scores = method.classify(features)
+        if scores.shape != (3, task.n_seen):
+            raise _WrongError(
+                f"classify gives scores of shape {tuple(scores.shape)} for 3 images after task {task.index}; expected "
+                f"{(3, task.n_seen)}, one column for each class seen so far"
+            )
+        if not bool(scores.isfinite().all()):
+            raise _WrongError(f"classify gives scores that are not finite after task {task.index}")
+        if not torch.allclose(method(pictures[:1]), scores[:1], rtol=1e-3, atol=1e-3 * float(scores.abs().max())):
+            raise _WrongError("the scores of an image depend on the other images of its batch")
+    used = _used(method, pictures)
+    told = {id(parameter) for module in method.predictors for parameter in module.parameters()}
+    told_names = {name for name, parameter in method.named_parameters() if id(parameter) in told}
+    for names, how in ((used - told_names, "is not in"), (told_names - used, "does not need, but is in")):
+        if names:
+            raise _WrongError(
+                f"prediction {'uses' if names <= used else 'has'} {sorted(names)[0]}, which {how} predictors"
+            )
+
+
+def _used(method: Method, pictures: Tensor) -> set[str]:
+    wanted = {name: parameter.requires_grad for name, parameter in method.named_parameters()}
+    method.requires_grad_(True)
+    method(pictures).sum().backward()
+    used = {name for name, parameter in method.named_parameters() if parameter.grad is not None}
+    method.zero_grad(set_to_none=True)
+    for name, parameter in method.named_parameters():
+        parameter.requires_grad_(wanted[name])
+    return used
+
+
+def _check_forgotten(method: Method, task: Task, phases: tuple[Phase, ...], start: dict[str, Tensor]) -> None:
+    """In the first task backbone and classifier learn, or are computed."""
+    if task.index or not phases:
+        return
+    trained = {id(one) for phase in phases for module in phase.train for one in module.parameters()}
+    frozen = {id(one) for one in method.backbone.parameters()}
+    frozen -= {id(one) for part in trained_parts(method.backbone) for one in part.parameters()}
+    predicts = {id(one) for module in method.predictors for one in module.parameters()}
+    predicts &= {id(one) for module in (method.backbone, method.classifier) for one in module.parameters()}
+    now = _state(method)
+    for name, parameter in method.named_parameters():
+        if id(parameter) in predicts - trained - frozen and torch.equal(start[name], now[name]):
+            raise _WrongError(
+                f"no phase of the first task trains {name}, which predicts; put its module into Phase.train, or set it "
+                f"in consolidate"
+            )
+
+
+# --- what a method is made of
+
+
+def _state(method: Method, memory: ExemplarMemory | None = None) -> dict[str, Tensor]:
+    state = {**method.state_dict(), **{f"statistics['{key}']": value for key, value in method.statistics.items()}}
+    if memory is not None:
+        kept = {f"exemplar_tensors '{key}'": value for key, value in memory.exemplars.tensors.items()}
+        state |= {**kept, "the exemplars": memory.exemplars.pixels}
+    return {name: value.detach().clone() for name, value in state.items() if isinstance(value, Tensor)}
+
+
+def _plain(method: Method) -> dict[str, object]:
+    """Attributes that are plain values."""
+    kinds = (bool, int, float, str, list, tuple, dict, set)
+    hidden = ("training", "statistics", "measurements")
+    values = {key: value for key, value in vars(method).items() if isinstance(value, kinds)}
+    return {key: copy.copy(value) for key, value in values.items() if key not in hidden and not key.startswith("_")}
+
+
+def _changed(before: dict[str, object], after: dict[str, object]) -> list[str]:
+    """Lists and the like are compared by their length alone: they may hold tensors."""
+
+    def size(value: object) -> object:
+        return len(value) if isinstance(value, list | tuple | dict | set) else value
+
+    return [name for name in {**before, **after} if size(before.get(name)) != size(after.get(name))]
+
+
+def _differing(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> list[str]:
+    """Names whose bits differ, or that only one side has."""
+    return [
+        name
+        for name in sorted({*one, *other})
+        if name not in one or name not in other or not torch.equal(one[name], other[name])
+    ]
+
+
+def _in_words(error: Exception) -> str:
+    said = " ".join(str(error).split())
+    return said if isinstance(error, EndocilError) else f"{type(error).__name__}: {said}"
+
+
+class _NoReader:
+    """The pixels are drawn: there is nothing to read."""
+
+    def read(self, image_id: str, size: int) -> Any:
+        raise EndocilError(f"{image_id} is not in a file")
+
+    def fingerprint(self, ids: Any) -> str:
+        return ""
+
+
+def _small_images() -> Images:
+    """Uneven classes, one of them smaller than the quota; generated."""
+    labels = np.repeat(np.arange(len(COUNTS)), COUNTS)
+    kinds = sorted(CLASSES)[: len(COUNTS)]
+    pixels = np.stack([render(0, kinds[label], i, SIZE) for i, label in enumerate(labels)])
+    ids = tuple(f"{kinds[label]}/{i:03d}" for i, label in enumerate(labels))
+    unknown = ("",) * len(labels)
+    table = ImageTable(
+        ids=ids, labels=labels, classes=tuple(kinds), reader=_NoReader(), groups=unknown, sources=unknown
+    )
+    return Images(table, torch.from_numpy(pixels), torch.arange(len(labels)), ())
