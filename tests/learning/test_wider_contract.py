@@ -300,7 +300,7 @@ def test_scores_of_the_cosine_head_depend_on_directions_alone() -> None:
     assert scores.shape == (4, 3)
     torch.testing.assert_close(head(7.0 * features), scores)
     with torch.no_grad():
-        head.tasks[0].weight.mul_(3.0)
+        head.tasks[0].weight.mul_(3.0)  # type: ignore[operator]
     torch.testing.assert_close(head(features), scores)
     by_hand = []
     for row_of_head in head.weight.detach().view(3, 3, 5):

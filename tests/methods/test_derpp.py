@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -105,7 +106,7 @@ def test_the_first_task_is_that_of_finetune(images: Images, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(("option", "value"), [("alpha", -1.0), ("beta", -0.1), ("replay_batch", 0)])
-def test_defaults_are_mammoths_and_wrong_values_are_refused_by_name(option: str, value: float) -> None:
+def test_defaults_are_mammoths_and_wrong_values_are_refused_by_name(option: str, value: Any) -> None:
     method: DERpp = new_method("derpp", alpha=0.3)
     assert (method.alpha, method.beta, method.replay_batch) == (0.3, 0.5, None)
     with pytest.raises(SettingsError, match=rf"method\.{option} is"):

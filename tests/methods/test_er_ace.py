@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -82,6 +83,6 @@ def test_shares_of_a_batch_have_the_rivals_of_the_whole_batch(lives: Lives, tmp_
 
 
 @pytest.mark.parametrize(("option", "value"), [("compared", "all"), ("replay_batch", 0)])
-def test_wrong_values_are_refused_by_name(option: str, value: object) -> None:
+def test_wrong_values_are_refused_by_name(option: str, value: Any) -> None:
     with pytest.raises((SettingsError, ValueError), match=rf"method\.{option}"):
         new_method("er_ace", **{option: value})

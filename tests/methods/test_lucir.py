@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -101,7 +102,7 @@ def test_features_have_both_signs_because_the_last_relu_is_gone() -> None:
 @pytest.mark.parametrize(
     ("option", "value"), [("less_forget", -1.0), ("margin", 3.0), ("hardest", 0), ("ranking", -1.0)]
 )
-def test_defaults_are_the_authors_and_wrong_values_are_refused_by_name(option: str, value: float) -> None:
+def test_defaults_are_the_authors_and_wrong_values_are_refused_by_name(option: str, value: Any) -> None:
     method = new_method("lucir")
     assert (method.less_forget, method.margin, method.hardest, method.ranking) == (5.0, 0.5, 2, 1.0)
     with pytest.raises(SettingsError, match=rf"method\.{option} is"):

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -128,7 +129,7 @@ def test_a_backbone_that_cannot_be_divided_is_refused() -> None:
     ("option", "value"),
     [("proxies", 0), ("pod_spatial", -1.0), ("pod_flat", -1.0), ("balance_epochs", -1), ("balance_rate", 0.0)],
 )
-def test_defaults_are_the_authors_and_wrong_values_are_refused_by_name(option: str, value: float) -> None:
+def test_defaults_are_the_authors_and_wrong_values_are_refused_by_name(option: str, value: Any) -> None:
     method = PODNet(new_method("icarl").backbone)
     assert (method.classifier.proxies, method.pod_spatial, method.pod_flat) == (10, 3.0, 1.0)
     assert (method.balance_epochs, method.balance_rate, method.nca_loss) == (20, 0.05, "code")
