@@ -69,7 +69,7 @@ def own(root: Path, **scenario: object) -> dict[str, Any]:
 def test_a_run_prints_a_table_and_leaves_everything_behind(settings: Path, tmp_path: Path) -> None:
     done = endocil("run", settings, "-o", tmp_path / "run", "--set", "run.keep=true")
     assert done.returncode == 0, done.stderr
-    assert "endocil" in done.stdout
+    assert "EndoCIL" in done.stdout
     assert "kept 4 of" in done.stdout
     assert "bound" in done.stdout
     assert "left" in done.stdout
