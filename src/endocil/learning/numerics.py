@@ -111,9 +111,9 @@ def refuse_wrong_gradients(
             rounded = plain if precision.bits == "32" else _with_rounded_weights(gradients, method, precision)
         for _ in range(TRIALS):
             put_back()
-            anchor = _soil_memory()
-            problem = _difference(gradients(copy.deepcopy(precision)), plain, rounded, TOLERANCE[precision.bits])
-            del anchor
+            with nullcontext() if is_compiled(method) else _soiled_memory():
+                found = gradients(copy.deepcopy(precision))
+            problem = _difference(found, plain, rounded, TOLERANCE[precision.bits])
             if problem:
                 asked = [f"train.precision '{precision.bits}'"] if precision.bits != "32" else []
                 asked += ["train.compile"] if is_compiled(method) else []
@@ -122,12 +122,20 @@ def refuse_wrong_gradients(
                 )
 
 
-def _soil_memory() -> Tensor:
-    """Leave NaN in free memory, so that a kernel which reads what nobody has written shows it. As long as the tensor
-    returned lives, which lies behind that memory, the memory stays the process's own."""
+@contextmanager
+def _soiled_memory() -> Iterator[None]:
+    """Leave NaN in free memory before each operation of backward: a kernel that reads what nobody has written is right
+    where it meets zeros. Backward's operations show by asking for the tensors that forward saved."""
     blocks, size = SOILED
-    soiled = [torch.full((size // 4,), math.nan) for _ in range(blocks)]
-    return soiled.pop()
+    last: list[Tensor] = []
+
+    def soil(saved: Tensor) -> Tensor:
+        # The last block lies behind the others: as long as it lives, their memory stays the process's own.
+        last[:] = [torch.full((size // 4,), math.nan) for _ in range(blocks)][-1:]
+        return saved
+
+    with torch.autograd.graph.saved_tensors_hooks(Tensor.detach, soil):
+        yield
 
 
 @torch.no_grad()
