@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from endocil.methods.base import Phase as Phase
     from endocil.model.model import Model as Model
     from endocil.model.predictions import Predictions as Predictions
+    from endocil.reports.frames import results_frame as results_frame
     from endocil.runs.run import Result as Result
     from endocil.runs.run import resume as resume
     from endocil.runs.run import run as run
@@ -58,6 +59,7 @@ _HOMES = {
     "linear_gradient": "components.gradients",
     "load_settings": "settings.settings",
     "mmd_bound": "components.selection",
+    "results_frame": "reports.frames",
     "resume": "runs.run",
     "run": "runs.run",
     "select_at_random": "components.selection",

@@ -180,6 +180,7 @@ NO_BITS = {
         "held_out",
         "keep",
         "tensorboard",
+        "wandb",
     },
     "network": {"weights"},  # its values count, not where they lie
     "train": {"weight_decay", "milestones"},  # the first task's schedule has its own

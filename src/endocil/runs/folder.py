@@ -48,7 +48,7 @@ CHANGEABLE = frozenset(
         "run.first_tasks",
         "run.gallery",
     }
-    | {"run.tensorboard"}
+    | {"run.tensorboard", "run.wandb"}
 )
 # written before settings.toml, which makes a folder a run
 FILES_BEFORE_START = frozenset({"split.csv", "leaks.json", "data.json", "environment.json"})

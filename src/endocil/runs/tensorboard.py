@@ -4,10 +4,10 @@ A resumed run writes them again from the events up to its checkpoint, so they ar
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from endocil.errors import ResourceError
 from endocil.learning.events import Show, read_events
@@ -34,7 +34,39 @@ def for_tensorboard(here: RunFolder, show: Show, *, enabled: bool) -> Iterator[S
         yield show
         return
     refuse_missing_package()
-    with closing(Tracker(here)) as tracker:
+    with tracked(Tracker(here, lambda: _event_files(here)), show) as shown:
+        yield shown
+
+
+def write_tensorboard(here: RunFolder) -> Path:
+    """The event files of a run, finished or not, as far as it is."""
+    refuse_missing_package()
+    with closing(Tracker(here, lambda: _event_files(here))) as tracker:
+        tracker.begin()
+    return here.path / "tensorboard"
+
+
+def _event_files(here: RunFolder) -> "Writer":
+    from torch.utils.tensorboard import SummaryWriter
+
+    folder = here.path / "tensorboard"
+    shutil.rmtree(folder, ignore_errors=True)
+    writer: Writer = SummaryWriter(folder)
+    return writer
+
+
+class Writer(Protocol):
+    """Where scalars go: TensorBoard's event files, or Weights & Biases."""
+
+    def add_scalar(self, tag: str, value: float, step: int, seconds: float, /) -> None: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+
+
+@contextmanager
+def tracked(tracker: "Tracker", show: Show) -> Iterator[Show]:
+    """`show` that hands each event to the tracker too."""
+    with closing(tracker):
 
         def show_and_track(record: dict[str, Any]) -> None:
             show(record)
@@ -43,22 +75,14 @@ def for_tensorboard(here: RunFolder, show: Show, *, enabled: bool) -> Iterator[S
         yield show_and_track
 
 
-def write_tensorboard(here: RunFolder) -> Path:
-    """The event files of a run, finished or not, as far as it is."""
-    refuse_missing_package()
-    with closing(Tracker(here)) as tracker:
-        tracker.begin()
-    return tracker.folder
-
-
 class Tracker:
     """Scalars over the epochs of all tasks, and over the tasks. Fed by the run's events.
 
     Times are the beginning of the run and the seconds of training since, so that they do not depend on stops."""
 
-    def __init__(self, here: RunFolder) -> None:
-        self.here, self.folder = here, here.path / "tensorboard"
-        self.writer: Any = None
+    def __init__(self, here: RunFolder, open_writer: Callable[[], Writer]) -> None:
+        self.here, self.open_writer = here, open_writer
+        self.writer: Writer | None = None
         self.classes: list[str] = []
         self.learned = self.epochs = self.scored = 0
         self.began = (here.path / "settings.toml").stat().st_mtime
@@ -73,10 +97,7 @@ class Tracker:
 
     def begin(self) -> None:
         """Write everything again, from the events so far."""
-        from torch.utils.tensorboard import SummaryWriter
-
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.writer = SummaryWriter(self.folder)
+        self.writer = self.open_writer()
         for record in read_events(self.here.events):
             self.add(record)
 
@@ -123,5 +144,5 @@ class Tracker:
         self.scored = n
 
     def _write(self, tag: str, value: float | None, step: int) -> None:
-        if value is not None:  # a class without images, a task with nothing to forget
+        if value is not None and self.writer is not None:  # a class without images, a task with nothing to forget
             self.writer.add_scalar(tag, value, step, self.began + self.seconds)

@@ -173,6 +173,7 @@ class RunSettings(_Section):
     first_tasks: str | None = None  # a folder of first tasks that runs share; none: each trains its own
     features: bool = True  # keep the features of a frozen backbone in the cache, for all runs
     tensorboard: bool = False  # write event files for TensorBoard as the run learns
+    wandb: bool = False  # log to Weights & Biases as the run learns
 
 
 class Settings(_Section):
