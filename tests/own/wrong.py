@@ -120,3 +120,17 @@ class UndeclaredMove(Replay):
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         (phase,) = super().phases(task, data)
         return (replace(phase, after_step=self.shrink),)
+
+
+class DrawsInConstructor(Replay):
+    """A layer of torch starts from numbers without a name."""
+
+    def __init__(self, backbone: nn.Module, **inherited: Any) -> None:
+        super().__init__(backbone, **inherited)
+        self.extra = nn.Linear(2, 2)
+
+
+class FailsInConstructor(Replay):
+    def __init__(self, backbone: nn.Module, **inherited: Any) -> None:
+        super().__init__(backbone, **inherited)
+        self.extra = backbone.absent.weight

@@ -21,10 +21,7 @@ from torch import Tensor, nn
 from endocil.components.losses import Outcome
 from endocil.data.augment import Augmentation
 from endocil.data.batches import Batch, ImageSet
-from endocil.data.cache import Images
 from endocil.data.scenario import Scenario, Task, build_scenario
-from endocil.data.table import ImageTable
-from endocil.datasets.synthetic import CLASSES, render
 from endocil.errors import EndocilError
 from endocil.learning.checkpoint import Position, grow, load_checkpoint, restore
 from endocil.learning.events import Journal
@@ -32,6 +29,7 @@ from endocil.learning.features import features_of
 from endocil.learning.learner import Learner
 from endocil.learning.memory import ExemplarMemory, build_selector, exemplar_tensors
 from endocil.learning.parallel import one_device
+from endocil.learning.small_images import small_images
 from endocil.learning.training import batches_of, fit, only_training
 from endocil.methods import Method, build_method
 from endocil.methods.base import Phase, TaskData, shared_schedule
@@ -53,6 +51,8 @@ def contract_problems(
     try:
         with tempfile.TemporaryDirectory() as folder:
             return _Checker(name, dict(options or {}), rate, Path(folder), log).problems()
+    except _WrongError as error:
+        return [str(error)]
     finally:
         torch.set_num_threads(threads)
 
@@ -70,10 +70,13 @@ class _Checker:
         self, name: str, options: dict[str, Any], rate: float, folder: Path, log: Callable[[str], None]
     ) -> None:
         self.name, self.options, self.rate, self.folder, self.log = name, options, rate, folder, log
-        self.images, self.fabric = _small_images(), one_device("cpu")
+        self.images, self.fabric = small_images(COUNTS, SIZE), one_device("cpu")
         scenario = build_scenario(self.images.table, increments=INCREMENTS)
-        with _watched("the constructor"):
-            method = self.new_method()
+        try:
+            with _watched("the constructor"):
+                method = self.new_method()
+        except (AttributeError, LookupError, TypeError, RuntimeError) as error:
+            raise _WrongError(f"the constructor fails: {_in_words(error)}") from error
         self.scenario: Scenario = scenario.joined() if method.joint else scenario
 
     def problems(self) -> list[str]:
@@ -94,10 +97,8 @@ class _Checker:
     def of_task(self, method: Method, memory: ExemplarMemory | None, task: Task) -> list[str]:
         try:
             self.try_parts(method, memory, task)
-        except _WrongError as error:
-            return [str(error)]
         except Exception as error:
-            return [f"task {task.index}: {_in_words(error)}"]
+            return [str(error) if isinstance(error, _WrongError) else f"task {task.index}: {_in_words(error)}"]
         return []
 
     def try_parts(self, method: Method, memory: ExemplarMemory | None, task: Task) -> None:
@@ -374,20 +375,15 @@ def _state(method: Method, memory: ExemplarMemory | None = None) -> dict[str, Te
 
 
 def _plain(method: Method) -> dict[str, object]:
-    """Attributes that are plain values."""
-    kinds = (bool, int, float, str, list, tuple, dict, set)
+    """Attributes that are plain values; of lists and the like their length, as they may hold tensors."""
     hidden = ("training", "statistics", "measurements")
-    values = {key: value for key, value in vars(method).items() if isinstance(value, kinds)}
-    return {key: copy.copy(value) for key, value in values.items() if key not in hidden and not key.startswith("_")}
+    own = {key: value for key, value in vars(method).items() if key not in hidden and not key.startswith("_")}
+    lengths = {key: len(value) for key, value in own.items() if isinstance(value, list | tuple | dict | set)}
+    return {**{key: value for key, value in own.items() if isinstance(value, bool | int | float | str)}, **lengths}
 
 
 def _changed(before: dict[str, object], after: dict[str, object]) -> list[str]:
-    """Lists and the like are compared by their length alone: they may hold tensors."""
-
-    def size(value: object) -> object:
-        return len(value) if isinstance(value, list | tuple | dict | set) else value
-
-    return [name for name in {**before, **after} if size(before.get(name)) != size(after.get(name))]
+    return [name for name in {**before, **after} if before.get(name) != after.get(name)]
 
 
 def _differing(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> list[str]:
@@ -402,26 +398,3 @@ def _differing(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> list[s
 def _in_words(error: Exception) -> str:
     said = " ".join(str(error).split())
     return said if isinstance(error, EndocilError) else f"{type(error).__name__}: {said}"
-
-
-class _NoReader:
-    """The pixels are drawn: there is nothing to read."""
-
-    def read(self, image_id: str, size: int) -> Any:
-        raise EndocilError(f"{image_id} is not in a file")
-
-    def fingerprint(self, ids: Any) -> str:
-        return ""
-
-
-def _small_images() -> Images:
-    """Uneven classes, one of them smaller than the quota; generated."""
-    labels = np.repeat(np.arange(len(COUNTS)), COUNTS)
-    kinds = sorted(CLASSES)[: len(COUNTS)]
-    pixels = np.stack([render(0, kinds[label], i, SIZE) for i, label in enumerate(labels)])
-    ids = tuple(f"{kinds[label]}/{i:03d}" for i, label in enumerate(labels))
-    unknown = ("",) * len(labels)
-    table = ImageTable(
-        ids=ids, labels=labels, classes=tuple(kinds), reader=_NoReader(), groups=unknown, sources=unknown
-    )
-    return Images(table, torch.from_numpy(pixels), torch.arange(len(labels)), ())
