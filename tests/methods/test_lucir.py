@@ -37,7 +37,7 @@ def test_the_loss_is_the_plain_loop_of_its_three_parts(lives: Lives, tmp_path: P
     features = life.method.embed(batch.images).detach().double().tolist()
     before = life.method.teacher(batch.images).detach().double().tolist()
     rows = life.method.classifier.weight.detach().double().tolist()
-    scale = float(life.method.classifier.scale.factor)
+    scale = life.method.classifier.scale.factor.item()
 
     def cosine(a: list[float], b: list[float]) -> float:
         return math.fsum(x * y for x, y in zip(a, b, strict=True)) / (math.hypot(*a) * math.hypot(*b))

@@ -133,4 +133,4 @@ class DrawsInConstructor(Replay):
 class FailsInConstructor(Replay):
     def __init__(self, backbone: nn.Module, **inherited: Any) -> None:
         super().__init__(backbone, **inherited)
-        self.extra = backbone.absent.weight
+        self.extra = backbone.get_submodule("absent")
