@@ -1,13 +1,12 @@
 """A server under load: thousands of predictions from many clients while models are exchanged. Is any lost?
 
-    python benchmarks/serve_load.py [--predictions 10000] [--clients 50] [--swaps 20] [--restarts 0] [--size 64]
-                                    [--width 32] [--models FIRST.endocil SECOND.endocil]
+    python benchmarks/serve_load.py [--predictions 10000] [--clients 50] [--swaps 20] [--size 64] [--width 32]
+                                    [--models FIRST.endocil SECOND.endocil]
 
 `endocil serve` runs in a process of its own with one thread for torch; clients are threads of this process, each with
 a connection that stays open and one image at a time. Every answer is compared with what the two models say of the
 image themselves. The bare loop decodes the same files and passes them through the same network one by one, without any
-server; it is measured before and after. Memory is the server's resident set. Restarts are by SIGTERM under load: a
-client that finds nobody listening tries again, and any request that was sent and not answered is lost.
+server; it is measured before and after. Memory is the server's resident set.
 """
 
 import argparse
@@ -16,7 +15,6 @@ import io
 import json
 import os
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -25,7 +23,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -104,10 +102,6 @@ class Load:
                 line.request("POST", "/api/v1/predict?top=100&nearest=0", self.bodies[picture], kind)
                 response = line.getresponse()
                 said = json.loads(response.read())
-            except ConnectionRefusedError:  # between two servers: nothing was sent
-                line.close()
-                time.sleep(0.05)
-                continue
             except (OSError, http.client.HTTPException, ValueError):
                 line.close()
                 with self.lock:
@@ -163,45 +157,23 @@ def measure(first: Path, second: Path, chosen: argparse.Namespace, errors: Path)
         found = model.predict(paths, batch=1)
         expected[model.digest] = [dict(zip(found.classes, row.tolist(), strict=True)) for row in found.probabilities]
     alone = [bare(models[0], pictures, chosen.bare_seconds)]
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "endocil", "serve", str(first), "--models", str(first.parent), "--port", str(port)]
-    with errors.open("w") as log:
-        server = Restarting(command, log)
+    command = [sys.executable, "-m", "endocil", "serve", str(first), "--models", str(first.parent), "--port", "0"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    with (
+        errors.open("w") as log,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment) as server,
+    ):
+        assert server.stdout is not None
+        port = int(server.stdout.readline().split("http://127.0.0.1:")[1].split()[0])
         load = Load(port, [body_of(data) for data in pictures], expected, chosen.predictions)
-        swaps, megabytes, seconds = under_load(load, server, chosen, [second.name, first.name])
-        server.stop()
+        swaps, megabytes, seconds = under_load(load, server.pid, chosen, [second.name, first.name])
+        server.send_signal(signal.SIGTERM)
+        server.wait(60)
     alone.append(bare(models[0], pictures, chosen.bare_seconds))
-    report(
-        load, chosen, swaps, megabytes, seconds, statistics.mean(alone), max(server.statuses), len(server.statuses) - 1
-    )
+    report(load, chosen, swaps, megabytes, seconds, statistics.mean(alone), server.returncode)
 
 
-class Restarting:
-    """A server that is stopped by SIGTERM and started again; its exit statuses."""
-
-    def __init__(self, command: list[str], log: IO[str]) -> None:
-        self.command, self.log = command, log
-        self.statuses: list[int] = []
-        self.start()
-
-    def start(self) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        self.process = subprocess.Popen(
-            self.command, stdout=subprocess.PIPE, stderr=self.log, text=True, env=environment
-        )
-        assert self.process.stdout is not None
-        self.process.stdout.readline()  # when it listens
-
-    def stop(self) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        self.statuses.append(abs(self.process.wait(120)))
-
-
-def under_load(
-    load: Load, server: Restarting, chosen: argparse.Namespace, names: list[str]
-) -> tuple[int, list[float], float]:
+def under_load(load: Load, pid: int, chosen: argparse.Namespace, names: list[str]) -> tuple[int, list[float], float]:
     """Swaps that were done, megabytes after each tenth of the load, seconds of the whole."""
     clients = [threading.Thread(target=load.client) for _ in range(chosen.clients)]
     begun = time.perf_counter()
@@ -212,13 +184,10 @@ def under_load(
         time.sleep(0.05)
         answered = total - load.left
         if answered >= (len(megabytes) + 1) * total / 10:
-            megabytes.append(resident(server.process.pid))
+            megabytes.append(resident(pid))
         if done < chosen.swaps and answered >= (done + 1) * total / (chosen.swaps + 1):
             assert swap(load.port, names[done % 2])
             done += 1
-        if answered >= (len(server.statuses) + 1) * total / (chosen.restarts + 1) and answered < total:
-            server.stop()
-            server.start()
     return done, megabytes, time.perf_counter() - begun
 
 
@@ -230,7 +199,6 @@ def report(
     seconds: float,
     alone: float,
     status: int,
-    restarts: int,
 ) -> None:
     ordered = sorted(load.seconds)
     middle, late = (ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.99))
@@ -245,7 +213,6 @@ def report(
         "answered by the first and by the second model": " and ".join(
             str(load.by_digest.get(digest, 0)) for digest in load.expected
         ),
-        "restarts under load": restarts,
         "exit status after SIGTERM": status,
         "throughput / bare loop": f"{len(ordered) / seconds / alone:.2f}",
         "p50 latency / one image of the bare loop": f"{middle * alone:.1f}",
@@ -266,7 +233,6 @@ def main() -> None:
     parser.add_argument("--predictions", type=int, default=10_000)
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--swaps", type=int, default=20)
-    parser.add_argument("--restarts", type=int, default=0)
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--bare-seconds", type=float, default=5.0, help="of the bare loop, before and after")
