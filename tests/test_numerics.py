@@ -197,6 +197,7 @@ def test_a_run_with_other_numbers_or_in_pieces_resumes_to_the_same_files(how: di
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # the compiler takes minutes on a busy machine
 def test_what_was_compiled_for_one_instruction_set_is_not_run_with_another(tmp_path: Path) -> None:
     """torch keeps compiled code on disk and does not ask which instructions it was made for."""
     code = (
@@ -208,9 +209,7 @@ def test_what_was_compiled_for_one_instruction_set_is_not_run_with_another(tmp_p
     for instructions in ({}, {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2"}):
         paths = os.pathsep.join([str(Path(__file__).parent), *sys.path])
         own = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path), "PYTHONPATH": paths, **instructions}
-        done = subprocess.run(
-            [sys.executable, "-c", code], env={**os.environ, **own}, capture_output=True, text=True, timeout=200
-        )
+        done = subprocess.run([sys.executable, "-c", code], env={**os.environ, **own}, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-2000:]
 
 

@@ -128,7 +128,6 @@ def test_the_command_says_little_and_what_counts(tmp_path: Path) -> None:
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        timeout=120,
         check=True,
     )
     assert done.stderr == ""
