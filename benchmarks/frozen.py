@@ -22,7 +22,7 @@ from learn_one_class import held_back, recalls, settings_of, summary, write_list
 
 from endocil.learning.build import complete
 from endocil.model.model import Model
-from endocil.runs.learn import learn, read_new_images
+from endocil.release.learn import learn, read_new_images
 from endocil.runs.parts import images_and_scenario
 from endocil.runs.run import run
 from endocil.settings.settings import Settings

@@ -27,7 +27,7 @@ from endocil.data.table import ImageTable
 from endocil.io.files import write_csv, write_json
 from endocil.learning.build import complete
 from endocil.model.model import Model
-from endocil.runs.learn import learn
+from endocil.release.learn import learn
 from endocil.runs.parts import images_and_scenario
 from endocil.runs.run import resume, run
 from endocil.settings.settings import Settings, load_settings

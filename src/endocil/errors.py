@@ -17,5 +17,9 @@ class FileFormatError(EndocilError):
     """A file that endocil writes (run folder, checkpoint, model, predictions, ledger) is damaged or foreign."""
 
 
+class RefusedError(EndocilError):
+    """The rules of a gate refuse a model."""
+
+
 class ResourceError(EndocilError):
     """Something is missing on this machine: a device, a package, disk space, memory, or a lock."""

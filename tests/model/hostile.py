@@ -371,7 +371,7 @@ def serve(path: str, start: int, stop: int, share: int) -> None:
 
     from endocil.errors import EndocilError
     from endocil.model.model import Model
-    from endocil.runs import learn as learning
+    from endocil.release import learn as learning
 
     learning._estimate_seconds = lambda *_: 0.0  # measuring the speed takes longer than all the rest
     torch.set_num_threads(1)
@@ -416,7 +416,7 @@ def _other_commands(place: Path) -> None:
     """What one does with a model besides predicting; what they write is removed."""
     from endocil.model.file import read_model_file, write_model_file
     from endocil.model.kept_images import forget, write_list, write_sheet
-    from endocil.runs.learn import learn
+    from endocil.release.learn import learn
 
     content = read_model_file(place)
     with tempfile.TemporaryDirectory() as folder:

@@ -16,7 +16,7 @@ from endocil.methods import METHODS
 from endocil.methods.frozen import FrozenMethod
 from endocil.model.file import ModelFile, read_model_file
 from endocil.model.model import Model
-from endocil.runs.learn import learn
+from endocil.release.learn import learn
 from endocil.runs.run import run
 
 OPTIONS = {"simplecil": {}, "ranpac": {"projected": 30}, "analytic": {"ratio": 0.1}, "multistage": {"random": 30}}

@@ -20,7 +20,7 @@ from endocil import EndocilError
 from endocil.io.files import write_csv
 from endocil.model.file import ModelFile, read_model_file, write_model_file
 from endocil.model.model import Model
-from endocil.runs.learn import learn, read_new_images
+from endocil.release.learn import learn, read_new_images
 from endocil.runs.run import run
 
 
@@ -53,7 +53,7 @@ def test_run_model_learn_is_the_model_of_the_whole_run(pictures: Path, tmp_path:
     for steps in (
         ("run", first, "-o", "one"),
         ("bundle", "one", "-o", "one.endocil"),
-        ("learn", "one.endocil", pictures / "from-3.csv", "-o", "learned.endocil"),
+        ("learn", "one.endocil", pictures / "from-3.csv", "-o", "learned.endocil", "--train", "all"),
         ("run", whole, "-o", "two"),
         ("bundle", "two", "-o", "two.endocil"),
     ):

@@ -48,7 +48,7 @@ def test_several_calls_are_the_tasks_of_a_run_bit_for_bit(kind: str, pictures: P
     learner = Model.create(own_settings())
     for classes in (("class-00", "class-01"), ("class-02",), ("class-03", "class-04")):
         images, labels = given(pictures, *classes)
-        learner.learn(kinds[kind](images), labels)
+        learner.learn(kinds[kind](images), labels, train="all")
     run(settings(pictures / "list.csv", [2, 1, 2]), tmp_path / "run")
     expected, found = read_model_file(tmp_path / "run"), learner.file()
     assert differing(all_of(found), all_of(expected)) == []

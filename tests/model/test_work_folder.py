@@ -8,7 +8,7 @@ import pytest
 from endocil import EndocilError
 from endocil.io.files import LOCK_FILE, temporary_beside
 from endocil.learning.checkpoint import FILE
-from endocil.runs.learn import COMPARED, EVENTS, FINGERPRINT, WorkFolder
+from endocil.release.learn import COMPARED, EVENTS, FINGERPRINT, WorkFolder
 
 STEP = dict.fromkeys(COMPARED, "x")
 

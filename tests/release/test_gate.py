@@ -197,3 +197,38 @@ def test_the_verdict_is_one_plain_line() -> None:
     assert judge(Rules.model_validate(rules), _comparison(60)).line == (
         "REFUSED: 2 of 6 checks fail: loss of sensitivity (a); loss of accuracy. Harm is shown in 2 of them."
     )
+
+
+def _of_two_centres(old_right: int, new_right: int) -> Comparison:
+    """40 images of centre A that both get right, 40 of centre B of which each gets so many right."""
+    truth, sources = ["a", "b"] * 40, ["A"] * 40 + ["B"] * 40
+    none, said = np.zeros(80, dtype=bool), []
+    for right in (old_right, new_right):
+        predicted = np.array([(i % 2) if i < 40 + right else 1 - i % 2 for i in range(80)])
+        said.append(VersionPredictions(("a", "b"), predicted, np.full(80, 0.9), none))
+    return compare(align(tuple(map(str, range(80))), truth, ("",) * 80, *said, sources=sources), resamples=200)
+
+
+def test_the_gate_can_ask_about_every_source_and_about_one() -> None:
+    worse = _of_two_centres(40, 20)
+    assert [(each.name, each.accuracy.change and each.accuracy.change.value) for each in worse.sources] == [
+        ("A", 0.0),
+        ("B", -50.0),
+    ]
+    rules: dict[str, Any] = {"refuse": "if_shown_harmful", "every_source": {"largest_loss_of_accuracy": 10.0}}
+    checks = _checks(rules, worse)
+    key = "largest_loss_of_accuracy"
+    assert (checks[key, "A"].passed, checks[key, "B"].passed) == (True, False)
+    assert checks[key, "B"].harm_shown
+    own = _checks({**rules, "source": {"B": {key: 80.0, "smallest_accuracy": 60.0}}}, worse)
+    assert (own[key, "B"].passed, own[key, "B"].section) == (True, 'source."B"')
+    assert own["smallest_accuracy", "B"].value == 50.0
+    assert "accuracy (B)" in judge(Rules.model_validate({"source": {"B": {"smallest_accuracy": 60.0}}}), worse).line
+
+
+def test_a_rule_for_a_source_without_test_images_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(EndocilError, match=r"the source 'C', of which there is no test image; sources .* A, B"):
+        _checks({"source": {"C": {"smallest_accuracy": 60.0}}}, _of_two_centres(40, 40))
+    (tmp_path / "gate.toml").write_text("[source.A]\nsmallest = 5")
+    with pytest.raises(EndocilError, match=r"unknown key 'smallest' in .source.A.; known: largest_loss_of_accuracy"):
+        read_rules(tmp_path / "gate.toml")

@@ -14,11 +14,11 @@ from PIL import Image
 from endocil.errors import EndocilError
 from endocil.io.files import temporary_beside
 from endocil.learning.checkpoint import FILE
+from endocil.release import learn as learning
+from endocil.release.learn import learn, work_folder_of
 from endocil.reports.publish import OLD, publish, put_back
 from endocil.runs import folder as run_folder
-from endocil.runs import learn as learning
 from endocil.runs.folder import RunFolder, new_folder
-from endocil.runs.learn import learn, work_folder_of
 from endocil.runs.records import read_runs
 from endocil.runs.run import resume, run
 from endocil.settings.settings import load_settings

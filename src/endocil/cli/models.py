@@ -4,7 +4,7 @@ Each takes a model file, or the folder of a finished run, which holds one."""
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -193,14 +193,27 @@ def learn(
             help="Learn this class as new although a known one has nearly the same name; may be repeated.",
         ),
     ] = None,
+    train: Annotated[
+        Literal["auto", "all", "heads"],
+        typer.Option(
+            help="What learns: the whole network, as in a run, or the heads alone; auto: the heads where no class "
+            "brings more than 100 images."
+        ),
+    ] = "auto",
+    gate: Annotated[
+        Path | None,
+        typer.Option(help="Rules (TOML) on the held-out images; if they refuse, nothing is written: exit status 1."),
+    ] = None,
     trust: Trust = False,
 ) -> None:
-    """Teach a model new classes, and further images of known ones, and write a new model. If stopped, give the same
-    command again."""
+    """Teach a model new classes, more images of known ones, or both; write a new model and say what it cost. If
+    stopped, give the same command again."""
     from endocil.model.manifest import terms_of
-    from endocil.runs.learn import learn as learn_into
-    from endocil.runs.learn import work_folder_of
+    from endocil.release.gate import read_rules
+    from endocil.release.learn import learn as learn_into
+    from endocil.release.learn import work_folder_of
 
+    rules = read_rules(gate) if gate else None
     chosen = [*(changes or ()), *([f"run.accelerator={accelerator}"] if accelerator else [])]
     screen = console()
     try:
@@ -217,6 +230,8 @@ def learn(
                 work=work,
                 class_name=class_name,
                 new_classes=new_class or (),
+                train=train,
+                rules=rules,
                 trust=trust,
                 show=display,
                 log=say,
@@ -292,7 +307,7 @@ def forget(
     from endocil.model.file import read_model_file, write_model_file
     from endocil.model.kept_images import forget as without
     from endocil.model.model import Model
-    from endocil.runs.learn import read_new_images
+    from endocil.release.learn import read_new_images
 
     refuse_existing(output)
     content, learned = read_model_file(model), None

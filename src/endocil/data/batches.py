@@ -183,6 +183,16 @@ class ImageSet:
     def classes(self) -> list[int]:
         return [int(label) for label in torch.unique(self.labels)]
 
+    def balanced(self, generator: torch.Generator) -> "ImageSet":
+        """Every class as often as the largest one, by images that are there several times."""
+        mine = [torch.nonzero(self.labels == label).flatten() for label in self.classes()]
+        most = max(map(len, mine), default=0)
+        rounds = [
+            torch.cat([own[torch.randperm(len(own), generator=generator)] for _ in range(-(-most // len(own)))])[:most]
+            for own in mine
+        ]
+        return self.take(torch.cat(rounds).sort().values) if rounds else self
+
     def hold_out(self, per_class: int, generator: torch.Generator) -> tuple["ImageSet", "ImageSet"]:
         """(the rest, `per_class` images of each class drawn at random); never a class's only image."""
         labels, held = self.labels, torch.zeros(len(self), dtype=torch.bool)

@@ -52,18 +52,19 @@ class Learner:
         accumulate: int = 1,
         mixup: float = 0.0,
         compiled: bool = False,
+        balanced: bool = False,
         recorded: Mapping[str, Any] | None = None,
         clock: Callable[[], float] = time.monotonic,
         stop: Callable[[], bool] = is_requested,
     ) -> None:
-        """`recorded`: the settings that it learns by, kept in every checkpoint. `stop`: whether the process is told to
-        stop, which it does between two steps, with a checkpoint."""
+        """`balanced`: phases see every class equally often. `recorded`: the settings that it learns by, kept in every
+        checkpoint. `stop`: whether the process is told to stop, which it does between two steps, with a checkpoint."""
         self.method, self.memory, self.recorded = method, memory, recorded
         self.folder, self.fabric, self.journal = folder, fabric, journal
         self.augmentation, self.seed = augmentation, seed
         self.evaluation_batch, self.checkpoint_seconds = evaluation_batch, checkpoint_seconds
         self.first_tasks, self.bits, self.accumulate, self.compiled = first_tasks, bits, accumulate, compiled
-        self.features, self.mixup = features, mixup
+        self.features, self.mixup, self.balanced = features, mixup, balanced
         self.clock, self.saved_at, self.stop = clock, clock(), stop
 
     def learn(
@@ -94,7 +95,7 @@ class Learner:
         if at.grown == task.index and type(self.method).prepare is not Method.prepare:
             self.method.prepare(task, data)
             broadcast(self.fabric, self.method.state_dict().values())
-        phases = self.method.phases(task, data)
+        phases = self.method.phases(task, data.balanced(self.seed) if self.balanced else data)
         if at == Position(task.index):
             self._announce(task, data, phases, classes)
         for index in range(at.phase, len(phases)):

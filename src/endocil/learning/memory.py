@@ -76,6 +76,10 @@ class KeptImages:
         provenance = tuple(replace(one, licence=licence, consent=consent) for one in self.provenance)
         return replace(self, provenance=provenance)
 
+    def image_set(self, labels: Tensor, *, from_memory: bool = False) -> ImageSet:
+        """As images to learn from or to predict."""
+        return ImageSet.of(_KeptSource(self, labels), torch.arange(len(self)), from_memory=from_memory)
+
     def labels(self, classes: Sequence[str]) -> Tensor:
         """(n,) int64: the place of each image's class among the classes."""
         place = {name: label for label, name in enumerate(classes)}
@@ -99,8 +103,8 @@ def keep_images(
 
 
 @dataclass(frozen=True, eq=False)
-class _Exemplars:
-    """The memory as a source of images to train on."""
+class _KeptSource:
+    """Kept images as a source of an image set."""
 
     kept: KeptImages
     labels: Tensor
@@ -232,10 +236,8 @@ class ExemplarMemory:
 
     def images(self) -> ImageSet:
         """All exemplars, to train on."""
-        source = _Exemplars(self.exemplars, self.labels)
-        return replace(
-            ImageSet.of(source, torch.arange(len(self)), from_memory=True), kept=dict(self.exemplars.tensors)
-        )
+        images = self.exemplars.image_set(self.labels, from_memory=True)
+        return replace(images, kept=dict(self.exemplars.tensors))
 
     def load(self, exemplars: KeptImages, classes: Sequence[str]) -> None:
         """Replace the memory by these exemplars, in the order of classes and of selection."""

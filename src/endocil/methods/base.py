@@ -7,7 +7,7 @@ method is logged, resumed and distributed alike.
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -139,6 +139,12 @@ class TaskData:
     @property
     def all(self) -> ImageSet:
         return self.new + self.exemplars
+
+    def balanced(self, seed: int) -> "TaskData":
+        """The same images, those of small classes several times, so that every batch has about as many of each."""
+        both = self.all.balanced(generator(seed, "balanced"))
+        new, exemplars = (both.take(torch.nonzero(both.from_memory == old).flatten()) for old in (False, True))
+        return replace(self, new=new, exemplars=exemplars)
 
 
 @dataclass(frozen=True)

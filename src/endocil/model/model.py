@@ -15,6 +15,7 @@ import copy
 import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,13 +55,17 @@ from endocil.model.manifest import (
     step_now,
     terms_of,
 )
-from endocil.model.new_images import NewImages, NewTask, as_next_task, distinct_names, split_new_images
+from endocil.model.new_images import NewImages, NewTask, Parts, as_next_task, distinct_names, split_new_images
 from endocil.model.predictions import Predictions
 from endocil.model.restore import model_settings, restored_method
+from endocil.networks import frozen_for_now
 from endocil.settings.settings import Settings, load_settings
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+
+HEADS = "heads alone, every class equally often"  # in the history
 
 
 class Model:
@@ -80,6 +85,7 @@ class Model:
         self.name, self.trust = name, trust
         self._manifest: Manifest | None = None  # none: nothing is learned yet
         self.held_out: KeptImages = no_images(settings.data.size)  # never trained on: for calibration
+        self.held_out_before: Predictions | None = None  # of the held-out images by the version before the last learn
         self.spread: Mapping[str, Tensor] = {}  # of the learned features: out_of_distribution.py
         self.digest = ""  # of the file it was last read from or saved to
         self._changes: tuple[str, ...] = ()
@@ -200,6 +206,7 @@ class Model:
         groups: Texts | None = None,
         sources: Texts | None = None,
         validation: float | None = None,
+        train: Parts | Literal["auto"] = "auto",
         licence: str = "",
         consent: str = "",
         show: Show = lambda record: None,
@@ -208,7 +215,9 @@ class Model:
 
         Images are paths, PIL images or uint8 arrays; labels are names of classes. `groups` (patients, videos) and
         `sources` (devices, centres) go with the images that are kept. `validation`: the share that is held out for
-        calibration. If learning fails or is interrupted, the model stays as it was."""
+        calibration. `train`: the whole network ("all", as a run does), or the heads alone; "auto": the heads where no
+        class brings more than 100 images. `endocil.learning_cost(model)` tells afterwards what it cost the old classes.
+        If learning fails or is interrupted, the model stays as it was."""
         terms = terms_of(licence, consent)
         table, pixels = read_arrays(
             images,
@@ -229,7 +238,8 @@ class Model:
         self.method, self.memory = copy.deepcopy(self.method), copy.copy(self.memory)  # the memory replaces its images
         try:
             with tempfile.TemporaryDirectory() as folder:
-                self.learn_in_folder(new_task, Path(folder), terms=terms, show=show)
+                parts = new_task.parts(self.method, train)
+                self.learn_in_folder(new_task, Path(folder), parts=parts, terms=terms, show=show)
             self.calibrate()
         except BaseException:
             vars(self).update(before)
@@ -267,20 +277,29 @@ class Model:
         new_task: NewTask,
         folder: Path,
         *,
+        parts: Parts = "all",
         terms: Terms | None = None,
         show: Show = lambda record: None,
         planned: int = 0,
     ) -> None:
         """Learn a task with checkpoints in this folder, resuming from one if there is one.
 
-        `planned`: image passes in all, for the progress display."""
+        `parts`: "heads" freezes every backbone and balances the batches; "all" is what a run does. `planned`: image
+        passes in all, for the progress display."""
+        held_out = self.held_out_with(new_task, terms) if self._manifest else self.held_out
+        self.held_out_before = self.predict_kept(held_out) if len(held_out) else None
         checkpoint = load_checkpoint(folder)
-        with learning_on(self.settings.run.accelerator) as fabric:
+        heads = parts == "heads"
+        self._changes += (HEADS,) if heads else ()
+        frozen = frozen_for_now(self.method) if heads else nullcontext()
+        with frozen, learning_on(self.settings.run.accelerator) as fabric:
             journal = Journal(folder / "events.jsonl", show)
             past = journal.cut_back(checkpoint.events if checkpoint else 0)
             done_images = sum(event.get("images", 0) for event in past)
             show({"event": "plan", "images": planned, "done": done_images})
             learner = build_learner(self.settings, self.method, self.memory, folder, fabric, journal)
+            if heads:
+                learner.balanced, learner.features = True, None  # it is frozen for this step: nothing to keep
             if checkpoint is not None:
                 tasks = (*self.tasks, new_task.task)
                 known = len(self.tasks)
@@ -320,8 +339,7 @@ class Model:
         before, task, data = self._manifest, new_task.task, self.settings.data
         counts = dict(zip(new_task.classes, new_task.train.counts(task.n_seen).tolist(), strict=True))
         known = {one.name: one for one in before.classes} if before else {}
-        if before is None or before.keeps_images:
-            self.held_out = self.held_out + self._sample_held_out(new_task, terms)
+        self.held_out = self.held_out_with(new_task, terms)
         history = step_now(
             by,
             self.digest,
@@ -369,23 +387,39 @@ class Model:
         started = before.settings.get("network", {}).get("weights") if before else None
         return {**settings, "network": {**settings["network"], "weights": started}} if started else settings
 
-    def _sample_held_out(self, new_task: NewTask, terms: Terms) -> KeptImages:
-        """A sample of the task's held-out images: at most `run.held_out` of each class, with those kept before."""
-        kept = Counter(one.class_name for one in self.held_out.provenance)
-        chosen = [torch.empty(0, dtype=torch.int64)]
+    def held_out_with(self, new_task: NewTask, terms: Terms | None = None) -> KeptImages:
+        """The held-out images once a task is learned: those there are, and a sample of the task's.
+
+        At most `run.held_out` of each class from each source, so that a new device or centre is measured too."""
+        if self._manifest is not None and not self._manifest.keeps_images:
+            return self.held_out
+        terms, images = terms or Terms(), new_task.held_out
+        kept = Counter((one.class_name, one.source) for one in self.held_out.provenance)
+        chosen: list[int] = []
         for label, name in enumerate(new_task.classes):
-            places = torch.nonzero(new_task.held_out.labels == label).flatten()
-            most = max(0, self.settings.run.held_out - kept[name])
-            random = generator(self.settings.seed, "bundle", name)
-            chosen.append(places[torch.randperm(len(places), generator=random)[:most].sort().values])
-        return keep_images(
-            new_task.held_out,
-            torch.cat(chosen),
+            places = torch.nonzero(images.labels == label).flatten()
+            order = torch.randperm(len(places), generator=generator(self.settings.seed, "bundle", name))
+            own = []
+            for place in places[order].tolist():
+                _, _, source = images.images.describe(int(images.rows[place]))
+                if kept[name, source] < self.settings.run.held_out:
+                    kept[name, source] += 1
+                    own.append(place)
+            chosen += sorted(own)
+        return self.held_out + keep_images(
+            images,
+            torch.tensor(chosen, dtype=torch.int64),
             new_task.classes,
             task=new_task.task.index,
             licence=terms.licence,
             consent=terms.consent,
         )
+
+    def predict_kept(self, kept: KeptImages) -> Predictions:
+        """Predict images that a model keeps; an image of a class that this one does not know has the label -1."""
+        label_of = {name: label for label, name in enumerate(self.classes)}
+        labels = torch.tensor([label_of.get(one.class_name, -1) for one in kept.provenance])
+        return self.predict(kept.image_set(labels), batch=self.settings.run.evaluation_batch)
 
     def calibrate(self, rate: float | None = None) -> None:
         """Fit temperatures and the out-of-distribution threshold on the held-out images.

@@ -19,7 +19,7 @@ from endocil.networks.classifier import Boosted, GrowingClassifier
 from endocil.networks.efficientnet_lite import EfficientNetLite, EfficientNetLite0, EfficientNetLite1, EfficientNetLite2
 from endocil.networks.heads import CosineClassifier, Head
 from endocil.networks.resnet import ResNet, ResNet18, ResNet34, ResNet50, initialise
-from endocil.networks.stages import freeze_stages, is_frozen, trained_parts
+from endocil.networks.stages import freeze_stages, frozen_for_now, is_frozen, trained_parts
 from endocil.networks.timm_models import TimmBackbone
 from endocil.networks.weights import load_imagenet_weights, load_weights
 from endocil.registry import check_options, resolve
@@ -37,6 +37,7 @@ __all__ = [
     "build_backbone",
     "compile_backbones",
     "concatenate_features",
+    "frozen_for_now",
     "instruction_set",
     "is_compiled",
     "is_frozen",

@@ -1,6 +1,7 @@
 """Which stages of a backbone learn: `network.freeze` names those that do not, or "all" of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
@@ -22,6 +23,24 @@ def freeze_stages(backbone: nn.Module, names: Sequence[str]) -> None:
             f"network.freeze names every stage: nothing of the backbone would learn; leave one out, or write ['{ALL}']"
         )
     backbone.frozen_stages = frozenset([ALL] if ALL in names else names)  # type: ignore[assignment]
+
+
+@contextmanager
+def frozen_for_now(network: nn.Module) -> Iterator[None]:
+    """No backbone of a network learns, nor do copies that are made of them meanwhile."""
+    before = {backbone: frozen_stages(backbone) for backbone in _backbones(network)}
+    try:
+        for backbone in before:
+            backbone.frozen_stages = frozenset([ALL])  # type: ignore[assignment]
+        yield
+    finally:
+        made_from = next(iter(before.values()), frozenset())
+        for backbone in _backbones(network):
+            backbone.frozen_stages = before.get(backbone, made_from)  # type: ignore[assignment]
+
+
+def _backbones(network: nn.Module) -> list[nn.Module]:
+    return [module for module in network.modules() if hasattr(module, "n_features")]
 
 
 def is_frozen(backbone: nn.Module) -> bool:

@@ -56,6 +56,14 @@ class ClassChange:
 
 
 @dataclass(frozen=True, eq=False)
+class SourceChange:
+    """Of the images of one device or centre, those of classes that the old version knows."""
+
+    name: str
+    accuracy: Shares
+
+
+@dataclass(frozen=True, eq=False)
 class Flags:
     """Shares of images flagged as out of distribution."""
 
@@ -79,6 +87,7 @@ class Comparison:
     calibration_all: Distance  # of the new version, on all images
     reliability: tuple[tuple[Bin, ...], tuple[Bin, ...]]  # of the old and of the new version
     flags: tuple[Flags, ...]
+    sources: tuple[SourceChange, ...]  # in alphabetical order; none where no source is known
 
 
 class ResampledMeasures:
@@ -129,6 +138,7 @@ def compare(versions: Versions, resamples: int = RESAMPLES) -> Comparison:
         "positive": (~old.correct & new.correct, base),
         "negative": (old.correct & ~new.correct, base),
     }
+    sources = sorted(set(versions.tested.sources) - {""})
     errors: dict[Hashable, Measure] = {"error on all": calibration_measure(new.confidence, new.correct, every)}
     for version, rows in (("old", old), ("new", new)):
         for c in range(len(versions.classes)):
@@ -137,6 +147,9 @@ def compare(versions: Versions, resamples: int = RESAMPLES) -> Comparison:
             class_shares[(c, "specificity"), version] = (rows.predicted != c, base & ~own)
             class_shares[(c, "specificity on all"), version] = (rows.predicted != c, ~own)
         shares["accuracy", version] = (rows.correct, base)
+        for source in sources:
+            own = np.array([one == source for one in versions.tested.sources]) & base
+            shares[("source", source), version] = (rows.correct, own)
         if rows.out_of_distribution is not None:
             shares["flags known", version] = (rows.out_of_distribution, base)
             shares["flags new", version] = (rows.out_of_distribution, ~base)
@@ -165,6 +178,7 @@ def compare(versions: Versions, resamples: int = RESAMPLES) -> Comparison:
             reliability(new.confidence[base], new.correct[base]),
         ),
         flags=_flags(versions, overall),
+        sources=tuple(SourceChange(source, overall.share_pair(("source", source))) for source in sources),
     )
 
 

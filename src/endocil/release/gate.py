@@ -55,6 +55,14 @@ class ClassRules(NewClassRules):
     largest_loss_of_specificity: Percent | None = Field(None, title="loss of specificity")
 
 
+class SourceRules(_Section):
+    """Of the images of one device or centre."""
+
+    refuse: Refuse | None = None
+    smallest_accuracy: Percent | None = Field(None, title="accuracy")
+    largest_loss_of_accuracy: Percent | None = Field(None, title="loss of accuracy")
+
+
 class OverallRules(_Section):
     refuse: Refuse | None = None
     largest_loss_of_accuracy: Percent | None = Field(None, title="loss of accuracy")
@@ -67,7 +75,7 @@ class OverallRules(_Section):
 
 QUANTITIES = {  # what a rule limits
     name: field.title
-    for section in (ClassRules, OverallRules, ImageRules)
+    for section in (ClassRules, SourceRules, OverallRules, ImageRules)
     for name, field in section.model_fields.items()
     if field.title
 }
@@ -81,12 +89,15 @@ class Rules(_Section):
     every_class: ClassRules = ClassRules()
     new_classes: NewClassRules = NewClassRules()
     class_: dict[str, ClassRules] = Field({}, alias="class")
+    every_source: SourceRules = SourceRules()
+    source: dict[str, SourceRules] = {}
     overall: OverallRules = OverallRules()
 
     @property
     def limits(self) -> int:
         """How many limits are set."""
-        sections = (self.images, self.every_class, self.new_classes, self.overall, *self.class_.values())
+        sections: list[_Section] = [self.images, self.every_class, self.new_classes, self.every_source, self.overall]
+        sections += [*self.class_.values(), *self.source.values()]
         return sum(isinstance(value, (int, float)) for section in sections for _, value in section)
 
 
@@ -118,7 +129,9 @@ def _problem(error: Any) -> str:
     if error["type"] == "extra_forbidden":
         section: type[BaseModel] = Rules
         if len(place) > 1:
-            section = {name: type(value) for name, value in Rules() if name != "class_"}.get(place[0], ClassRules)
+            sections: dict[str, type[BaseModel]] = {name: type(value) for name, value in Rules() if name != "class_"}
+            sections["source"] = SourceRules
+            section = sections.get(place[0], ClassRules)
         known = ", ".join(sorted(field.alias or name for name, field in section.model_fields.items()))
         inside = f" in [{'.'.join(place[:-1])}]" if len(place) > 1 else ""
         return f"unknown key '{place[-1]}'{inside}; known: {known}"
@@ -163,6 +176,25 @@ def _class_limits(rules: Rules, comparison: Comparison) -> Iterator[Limit]:
             for section, source in ((f'class."{each.name}"', own), (common, general)):
                 if (limit := getattr(source, key, None)) is not None:
                     yield Limit(section, key, each.name, limit, figure, source.refuse or rules.refuse)
+                    break
+
+
+def _source_limits(rules: Rules, comparison: Comparison) -> Iterator[Limit]:
+    """The limit of a named source overrides that of every source; one without test images is an error."""
+    known = [each.name for each in comparison.sources]
+    for name in rules.source:
+        if name not in known:
+            raise SettingsError(
+                f"the rules name the source '{name}', of which there is no test image; "
+                f"sources of the test images: {', '.join(known[:12]) or 'none is known'}"
+            )
+    for each in comparison.sources:
+        own = rules.source.get(each.name, SourceRules())
+        for key in ("smallest_accuracy", "largest_loss_of_accuracy"):
+            figure: Figure | None = each.accuracy.change if key.startswith("largest_loss") else each.accuracy.new
+            for section, rule in ((f'source."{each.name}"', own), ("every_source", rules.every_source)):
+                if (limit := getattr(rule, key)) is not None:
+                    yield Limit(section, key, each.name, limit, figure, rule.refuse or rules.refuse)
                     break
 
 
@@ -226,9 +258,13 @@ def judge(rules: Rules, comparison: Comparison, unreadable: int = 0, inside: int
     """Every check of the rules; `unreadable` and `inside` are numbers of test images that cannot be read, and that a
     model contains.
 
-    Bonferroni: the chance of an error is divided by the number of classes that have this limit."""
+    Bonferroni: the chance of an error is divided by the number of classes and sources that have this limit."""
     checks = list(_image_checks(rules, comparison, {"unreadable": unreadable, "inside_a_model": inside}))
-    limits = [*_class_limits(rules, comparison), *_overall_limits(rules, comparison)]
+    limits = [
+        *_class_limits(rules, comparison),
+        *_source_limits(rules, comparison),
+        *_overall_limits(rules, comparison),
+    ]
     for limit in limits:
         n = sum(other.key == limit.key for other in limits) if rules.correction == "bonferroni" else 1
         checks.append(_check(limit, 1 - (1 - rules.confidence) / n))

@@ -50,6 +50,11 @@ def record(evaluation: Evaluation, comparison: Comparison, verdict: Verdict | No
             }
             for each in comparison.classes
         ],
+        "sources": [
+            {"source": each.name, "images": each.accuracy.old.n if each.accuracy.old else 0}
+            | {"accuracy": _pair(each.accuracy)}
+            for each in comparison.sources
+        ],
         "overall": {
             "accuracy": _pair(comparison.accuracy),
             "macro_f1": _pair(comparison.macro_f1),

@@ -69,6 +69,8 @@ def align(
     groups: Sequence[str],  # "" where unknown
     old: VersionPredictions,
     new: VersionPredictions,
+    *,
+    sources: Sequence[str] | None = None,  # "" where unknown
 ) -> Versions:
     """Raises where the old version knows none of the classes: then there is nothing to compare."""
     classes = (*old.classes, *(name for name in new.classes if name not in set(old.classes)))
@@ -84,7 +86,7 @@ def align(
     rows = np.flatnonzero(known).tolist()
     kept = tuple(images[row] for row in rows)
     units = units_of(kept, [groups[row] for row in rows])
-    tested = CommonTestSet(kept, classes, labels, units, sources=("",) * len(rows))
+    tested = CommonTestSet(kept, classes, labels, units, tuple(sources[row] if sources else "" for row in rows))
     return Versions(
         tested,
         _aligned(old, classes, labels, known),
@@ -168,8 +170,9 @@ def evaluate(
             kept.ids,
             [kept.classes[label] for label in kept.labels.tolist()],
             kept.groups,
-            _of_head(old_rows, kept.ids, head, "old"),
-            _of_head(new_rows, kept.ids, head, "new"),
+            of_head(old_rows, kept.ids, head, "old"),
+            of_head(new_rows, kept.ids, head, "new"),
+            sources=kept.sources,
         ),
         tuple(sorted(dict((*old_rows.unreadable, *new_rows.unreadable)).items())),
         tuple(sorted(inside.items())),
@@ -209,7 +212,7 @@ def _predict(
     return model.predict(table, batch=batch, progress=progress, on_batch=on_batch), frozenset(inside)
 
 
-def _of_head(rows: Predictions, images: Sequence[str], head: Head, version: str) -> VersionPredictions:
+def of_head(rows: Predictions, images: Sequence[str], head: Head, version: str) -> VersionPredictions:
     """The predictions of one head for these images, in this order."""
     probabilities = rows.probabilities if head == "softmax" else rows.mean_probabilities
     if probabilities is None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -20,7 +21,7 @@ from endocil.data.resize import prepared
 from endocil.data.table import ImageTable
 from endocil.datasets import load_table
 from endocil.datasets.folder import load_as
-from endocil.errors import DataError, EndocilError, FileFormatError, SettingsError
+from endocil.errors import DataError, EndocilError, FileFormatError, RefusedError, SettingsError
 from endocil.io.files import LOCK_FILE, locked, make_private_folder, parse_json, refuse_existing, write_json
 from endocil.io.terminal import duration, refuse_control
 from endocil.learning.build import build_augmentation
@@ -32,10 +33,15 @@ from endocil.methods.frozen import FrozenMethod
 from endocil.model.calibration import NAMED
 from endocil.model.manifest import Terms
 from endocil.model.model import Model
-from endocil.model.new_images import NewImages, NewTask, split_new_images
+from endocil.model.new_images import NewImages, NewTask, Parts, split_new_images
+from endocil.networks import frozen_for_now
+from endocil.release.cost import learning_cost, why_unmeasured
+from endocil.release.gate import Rules, judge
 from endocil.runs.parts import grouped
 from endocil.runs.preflight import describe_phases, schedule_problems, speed
 from endocil.settings.settings import DataSettings, load_settings
+
+ENOUGH = 50  # images of a new class; with fewer a warning precedes learning
 
 
 def learn(
@@ -51,6 +57,8 @@ def learn(
     work: Path | None = None,
     class_name: str = "",
     new_classes: Sequence[str] = (),
+    train: Parts | Literal["auto"] = "auto",
+    rules: Rules | None = None,
     trust: bool = False,
     show: Show = lambda record: None,
     log: Callable[[str], None] = lambda line: None,
@@ -62,8 +70,10 @@ def learn(
     `scenario.groups` of a run; by default as the data or the model's run says it. `class_name`: the class of all images
     of the folder, which needs no folders for classes then. `new_classes`: classes to be learned
     as new ones although the model knows one of nearly the same name (Polyps beside polyps); otherwise they are refused.
-    `log` gets the lines of the preflight. If stopped, the same call resumes from the folder `work` (default:
-    OUTPUT.learning), which is removed at the end."""
+    `train`: the whole network, as a run, or the heads alone ("auto": where no class brings more than 100 images).
+    `rules`: of a gate on the held-out images; if they refuse, no file is written and this is a RefusedError.
+    `log` gets the lines of the preflight, and what learning cost the old classes. If stopped, the same call resumes
+    from the folder `work` (default: OUTPUT.learning), which is removed at the end."""
     place, terms = Path(output), terms or Terms()
     folder = WorkFolder(work or work_folder_of(place))
     if not folder.begun():  # else the process that wrote the file may have been killed before it removed the folder
@@ -93,22 +103,38 @@ def learn(
     )
     new_task = model.next_task(images)
     _refuse_second_spellings(model, new_task, new_classes)
-    with folder.open(fingerprint_of(model, new_task, terms)):
+    parts = new_task.parts(model.method, train)
+    if rules is not None and not set(model.classes) & {
+        one.class_name for one in model.held_out_with(new_task).provenance
+    }:
+        raise SettingsError(f"--gate: {why_unmeasured(model)}")
+    with folder.open(fingerprint_of(model, new_task, terms, parts)):
         if place.exists():
             return folder.learned_before(model, place, trust=trust)
         if problems := model.problems(new_task):
             raise DataError("; ".join(problems))
-        method, phases = next_phases(model, new_task)
+        method, phases = next_phases(model, new_task, parts)
         if problems := schedule_problems(phases):
             raise SettingsError("; ".join(problems))
-        for line in (*_plan(model, new_task, phases), *(f"note: {remark}" for remark in _remarks(model, new_task))):
+        for line in (
+            *_plan(model, new_task, phases, parts),
+            *(f"note: {remark}" for remark in _remarks(model, new_task)),
+            *_few_images(model, new_task),
+        ):
             log(line)
         planned = sum(phase.schedule.epochs * phase.images_per_epoch for phase in phases)
         if not folder.begun():
             seconds = _estimate_seconds(model, method, phases)
             log(f"about {duration(seconds)} of training ({planned:,} image passes)")
-        model.learn_in_folder(new_task, folder.path, terms=terms, show=show, planned=planned)
+        model.learn_in_folder(new_task, folder.path, parts=parts, terms=terms, show=show, planned=planned)
         model.calibrate()
+        cost = learning_cost(model)
+        for line in cost.lines if cost else (f"note: {why_unmeasured(model)}",):
+            log(line)
+        if rules is not None and cost is not None and not (verdict := judge(rules, cost.comparison)).passed:
+            failed = [f"{each.about or 'all images'}: {each.explanation}" for each in verdict.checks if not each.passed]
+            folder.remove()
+            raise RefusedError(f"{verdict.line} {'; '.join(failed)}. {place} is not written, on held-out images")
         refuse_existing(place)  # another process may have been first
         model.save(place)
         folder.remove()
@@ -188,13 +214,17 @@ def _groups(
 # --- before it learns: what will be done, what it will cost, and what cannot work
 
 
-def next_phases(model: Model, new_task: NewTask) -> tuple[Method, tuple[Phase, ...]]:
+def next_phases(model: Model, new_task: NewTask, parts: Parts = "all") -> tuple[Method, tuple[Phase, ...]]:
     """A copy of the method that has made room for the new classes, and what it will train."""
     method = copy.deepcopy(model.method)
-    method.grow(new_task.task)
     exemplars = new_task.train.take(torch.arange(0)) if model.memory is None else model.memory.images()
     data = TaskData(new_task.train, exemplars, build_augmentation(model.settings.train))
-    return method, method.phases(new_task.task, data)
+    if parts == "all":
+        method.grow(new_task.task)
+        return method, method.phases(new_task.task, data)
+    with frozen_for_now(method):
+        method.grow(new_task.task)
+        return method, method.phases(new_task.task, data.balanced(model.settings.seed))
 
 
 def _estimate_seconds(model: Model, method: Method, phases: tuple[Phase, ...]) -> float:
@@ -202,7 +232,7 @@ def _estimate_seconds(model: Model, method: Method, phases: tuple[Phase, ...]) -
     return sum(p.schedule.epochs * p.images_per_epoch / speed(model.settings, method, p, seconds=1.0) for p in phases)
 
 
-def _plan(model: Model, new_task: NewTask, phases: tuple[Phase, ...]) -> list[str]:
+def _plan(model: Model, new_task: NewTask, phases: tuple[Phase, ...], parts: Parts) -> list[str]:
     known, title = len(model.classes), method_title(model.settings.method.name)
     learned, held = (images.counts(len(new_task.classes)).tolist() for images in (new_task.train, new_task.held_out))
     counts = [
@@ -215,6 +245,8 @@ def _plan(model: Model, new_task: NewTask, phases: tuple[Phase, ...]) -> list[st
         f"task {new_task.task.number}: {', '.join(counts)} (to learn + held out)",
         f"{title}: {describe_phases(phases)}",
     ]
+    if parts == "heads":
+        facts.append("the heads learn, the backbone stays as it is, every class equally often (--train all: as a run)")
     if model.memory is not None:
         available = Counter(model.memory.counts()) + Counter(new_task.train.labels.tolist())
         quota = model.memory.quota(list(available.values()))
@@ -222,6 +254,19 @@ def _plan(model: Model, new_task: NewTask, phases: tuple[Phase, ...]) -> list[st
         megabytes = kept * model.settings.data.size**2 * 3 / 1e6
         facts.append(f"{kept:,} exemplars afterwards, at most {quota} of a class ({megabytes:,.1f} MB)")
     return facts
+
+
+def _few_images(model: Model, new_task: NewTask) -> list[str]:
+    """A warning before anything is learned: the remedy is more images."""
+    counts = new_task.train.counts(new_task.task.n_seen)[new_task.task.new].tolist()
+    names = new_task.classes[new_task.task.new]
+    few = [f"'{name}' has {n}" for name, n in zip(names, counts, strict=True) if n < ENOUGH]
+    if not model.classes or not few:
+        return []
+    return [
+        f"WARNING: few images to learn from: {', '.join(few)}; below about {ENOUGH} a new class is often missed, and "
+        f"classes that look like it lose (docs/learn-on.md has figures)"
+    ]
 
 
 def _remarks(model: Model, new_task: NewTask) -> list[str]:
@@ -377,13 +422,13 @@ class WorkFolder:
                 self.path.rmdir()
 
 
-def fingerprint_of(model: Model, new_task: NewTask, terms: Terms) -> dict[str, str]:
+def fingerprint_of(model: Model, new_task: NewTask, terms: Terms, parts: Parts = "all") -> dict[str, str]:
     """What decides the outcome, as digests and settings; threads and devices may differ."""
     settings = model.settings.model_dump(mode="json", exclude={"run"})
     return {
         "parent": model.digest,
         "images": _digest_of_images(new_task),
-        "settings": json.dumps(settings, sort_keys=True),
+        "settings": json.dumps({**settings, "parts": parts}, sort_keys=True),
         "terms": terms.model_dump_json(),
     }
 
