@@ -2,7 +2,9 @@
 
 Each takes a model file, or the folder of a finished run, which holds one."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -95,6 +97,17 @@ def predict(
     gradcam: Annotated[
         Path | None, typer.Option(help="A new folder for images, in their own size, that show where the evidence lies.")
     ] = None,
+    coverage: Annotated[
+        float, typer.Option(help="Probability with which the column prediction_set holds the right class.")
+    ] = 0.9,
+    sensitivity: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CLASS=SHARE",
+            help="Required sensitivity of a class, such as polyp=0.95: the column decision then names it for every "
+            "image above its threshold; may be repeated.",
+        ),
+    ] = None,
     force: Force = False,
     trust: Trust = False,
     batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 64,
@@ -103,8 +116,12 @@ def predict(
     from endocil.data.resize import original_of
     from endocil.model.gradcam import draw
     from endocil.model.model import Model
-    from endocil.model.predictions import write_prediction_list
+    from endocil.model.predictions import Decided, write_prediction_list
 
+    required = _required_sensitivities(sensitivity or ())
+    if not 0.0 < coverage < 1.0:
+        raise SettingsError(f"--coverage is {coverage:g}; expected a share between 0 and 1, such as 0.9")
+    began = datetime.now(UTC).isoformat(timespec="seconds")
     loaded = Model.load(model, trust=trust)
     inputs = loaded.inputs(images[0] if len(images) == 1 else images)
     refuse_overwriting(output, [model, *images, *inputs.files])
@@ -136,7 +153,15 @@ def predict(
 
         watch = None if folder is None else draw_gradcam
         predictions = loaded.predict(inputs, top=top, reasons=reasons, batch=batch, progress=progress, on_batch=watch)
-    write_prediction_list(output, predictions, loaded.exemplars, tuple(drawn))
+    decided = Decided(loaded.digest, began, inputs.class_names, coverage, required)
+    write_prediction_list(output, predictions, loaded.exemplars, tuple(drawn), decided=decided)
+    for point in predictions.operating_points(required).values() if required else ():
+        low, high = point.interval
+        say(
+            f"{point.class_name}: from a probability of {point.threshold:.3g} on, before calibration; sensitivity "
+            f"{100 * point.expected:.1f} % expected, {100 * low:.1f} to {100 * high:.1f} % (95 %), by {point.images} "
+            f"held-out images"
+        )
     flags = predictions.out_of_distribution
     flagged = "" if flags is None else f", {int(flags.sum()):,} of them out of distribution"
     readable = int(predictions.readable.sum())
@@ -145,6 +170,19 @@ def predict(
         name, reason = predictions.unreadable[0]
         number = len(predictions.unreadable)
         say(f"{number:,} images cannot be read and are marked there, first {printable(name)}: {reason}")
+
+
+def _required_sensitivities(options: Sequence[str]) -> dict[str, float]:
+    required = {}
+    for option in options:
+        name, _, share = option.rpartition("=")
+        try:
+            required[name] = float(share)
+        except ValueError:
+            required[name] = 0.0
+        if not name or not 0.0 < required[name] < 1.0:
+            raise SettingsError(f"--sensitivity {option}: expected CLASS=SHARE between 0 and 1, such as polyp=0.95")
+    return required
 
 
 def _file_name(number: int, name: str) -> str:

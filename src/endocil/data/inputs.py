@@ -1,7 +1,7 @@
 """Images given by a user: files, folders, lists and arrays, as names and a reader of their pixels."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,8 +89,10 @@ def inputs_of(wanted: PathsOrImages, *, crop_frame: bool, fit: Fit = "stretch") 
         table = prepared(wanted, crop_frame=crop_frame, fit=fit)
         names = tuple(table.classes[label] for label in table.labels.tolist())
         return Inputs(table.ids, table.ids, table.reader, class_names=names, sources=table.sources)
+    classes: Mapping[str, str] = {}
     if isinstance(wanted, str | Path):
-        named: Sequence[tuple[str, Any]] = _images_at(Path(wanted))
+        named: Sequence[tuple[str, Any]]
+        named, classes = _images_at(Path(wanted))
     else:
         named = [pair for i, item in enumerate(wanted) for pair in _named_item(i, item)]
     if not named:
@@ -106,11 +108,12 @@ def inputs_of(wanted: PathsOrImages, *, crop_frame: bool, fit: Fit = "stretch") 
         names=tuple(name for name, _ in named),
         reader=prepared_reader(reader, crop_frame=crop_frame, fit=fit),
         files=tuple(files),
+        class_names=tuple(classes.get(name, "") for name, _ in named) if any(classes.values()) else (),
     )
 
 
-def _images_at(path: Path) -> list[tuple[str, str]]:
-    """(name, path) of each image of a folder at any depth, of a list, or of one file.
+def _images_at(path: Path) -> tuple[list[tuple[str, str]], dict[str, str]]:
+    """(name, path) of each image of a folder at any depth, of a list, or of one file; and classes that a list gives.
 
     The paths of a list start at its own folder, unless they are absolute."""
     if path.is_dir():
@@ -121,16 +124,22 @@ def _images_at(path: Path) -> list[tuple[str, str]]:
                     named += _frames(os.path.join(place.path, name), "/".join((*place.parts, name)))
         if not named:
             raise DataError(f"the folder {path} holds no image")
-        return named
+        return named, {}
     if not path.exists():
         raise DataError(f"{path} does not exist; give an image, a folder of images or a CSV file")
     if path.suffix.lower() not in LIST_SUFFIXES:
-        return _frames(str(path), path.name)
-    names = []
-    for row in read_list(path, roles=("path", "frame"), required=("path",), outside=True):
+        return _frames(str(path), path.name), {}
+    labels: dict[str, str] = {}
+    for row in read_list(path, roles=("path", "label", "frame"), required=("path",), outside=True):
         one_frame = row.frame >= 0 and _is_dicom(row.path)  # elsewhere the number only tells which frame it is
-        names.append(f"{row.path}#{row.frame}" if one_frame else row.path)
-    return [pair for name in dict.fromkeys(names) for pair in _frames(str(path.parent / name), name)]
+        labels[f"{row.path}#{row.frame}" if one_frame else row.path] = row.label
+    named = []
+    classes: dict[str, str] = {}
+    for name, label in labels.items():
+        frames = _frames(str(path.parent / name), name)
+        named += frames
+        classes |= dict.fromkeys((frame for frame, _ in frames), label)
+    return named, classes
 
 
 def _named_item(number: int, item: Any) -> Sequence[tuple[str, Any]]:

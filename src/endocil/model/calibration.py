@@ -16,7 +16,7 @@ from endocil.data.seeding import generator
 from endocil.learning.features import Outputs, outputs_of
 from endocil.learning.memory import KeptImages
 from endocil.methods import Method
-from endocil.model.manifest import Calibration
+from endocil.model.manifest import Calibration, HeldOutScores
 from endocil.model.out_of_distribution import ood_scores, spread_of
 
 FOLDS = 5
@@ -77,6 +77,14 @@ def calibrate(
         folds=int(folds.max()) + 1,
         ood_threshold=threshold_of(scores, rate),
         ood_rate=rate,
+        scores=_own_scores(outputs.logits, labels, classes),
+    )
+
+
+def _own_scores(logits: Tensor, labels: Tensor, classes: Sequence[str]) -> HeldOutScores:
+    own = probabilities(logits, None).gather(1, labels[:, None])[:, 0]
+    return HeldOutScores(
+        of_class={name: tuple(sorted(own[labels == label].tolist())) for label, name in enumerate(classes)}
     )
 
 

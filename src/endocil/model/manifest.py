@@ -63,6 +63,12 @@ class Preprocessing(_Facts):
     rules: Text  # of decoding; other rules give slightly other pixels
 
 
+class HeldOutScores(_Facts):
+    """The softmax probability, without a temperature, that each held-out image has for its own class."""
+
+    of_class: dict[Name, tuple[Share, ...]]
+
+
 class Calibration(_Facts):
     """Fitted on held-out images, which were never trained on."""
 
@@ -74,6 +80,7 @@ class Calibration(_Facts):
     folds: int = Field(ge=2, le=100)
     ood_threshold: float | None  # an image with a larger score is flagged; none: too few images
     ood_rate: float = Field(gt=0, lt=1)  # the share of images of learned classes that the threshold flags
+    scores: HeldOutScores | None = None  # for prediction sets and thresholds: operating_points.py
 
     @property
     def improved(self) -> bool:

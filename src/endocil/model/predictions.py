@@ -16,11 +16,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from endocil.errors import EndocilError
+from endocil.errors import EndocilError, SettingsError
 from endocil.io.files import ENCODING_ERRORS, original, write_csv
 from endocil.learning.memory import KeptImages
 from endocil.model.calibration import probabilities
-from endocil.model.manifest import Calibration
+from endocil.model.manifest import Calibration, HeldOutScores
+from endocil.model.operating_points import COVERAGE, OperatingPoint, decisions, operating_point, prediction_sets
 
 Head = Literal["softmax", "nearest_mean"]
 HEADS: tuple[Head, ...] = get_args(Head)
@@ -131,6 +132,38 @@ class Predictions:
             return None
         return np.asarray(self.ood_score.astype(np.float64) > threshold)
 
+    @cached_property
+    def _plain(self) -> NDArray[np.float64]:
+        """(n, C) probabilities of the softmax head without a temperature."""
+        return probabilities(torch.from_numpy(self.scores), None).numpy()
+
+    def _held_out_scores(self) -> HeldOutScores:
+        if self.calibration is None or self.calibration.scores is None:
+            raise SettingsError(
+                "the model has no held-out images of every class, so neither prediction sets nor operating points; set "
+                "scenario.validation in its run, or give --validation to 'endocil learn'"
+            )
+        return self.calibration.scores
+
+    def prediction_sets(self, coverage: float = COVERAGE, *, by_class: bool = True) -> list[tuple[str, ...]]:
+        """A set of classes for each image that holds the right one with at least this probability, for images like the
+        held-out ones (operating_points.py); none for images that cannot be read.
+
+        `by_class`: for each class by itself, whatever its share; otherwise on average over the held-out images."""
+        sets = prediction_sets(self._plain, self.classes, self._held_out_scores(), coverage, by_class=by_class)
+        return [own if readable else () for own, readable in zip(sets, self.readable, strict=True)]
+
+    def operating_points(self, sensitivities: Mapping[str, float]) -> dict[str, OperatingPoint]:
+        """Thresholds for required sensitivities of some classes, with intervals."""
+        scores = self._held_out_scores()
+        return {name: operating_point(scores, name, required) for name, required in sensitivities.items()}
+
+    def decisions(self, sensitivities: Mapping[str, float] | None = None) -> list[tuple[str, ...]]:
+        """Of each image the classes whose required sensitivity makes it one of theirs; else the most probable class."""
+        points = self.operating_points(sensitivities) if sensitivities else {}
+        decided = decisions(self._plain, self.classes, points)
+        return [own if readable else () for own, readable in zip(decided, self.readable, strict=True)]
+
     def top(self, k: int | None = None) -> list[list[tuple[str, float]]]:
         """The k most probable classes of each image with their probabilities; none where it cannot be read."""
         shown = self.shown if k is None else k
@@ -147,8 +180,24 @@ def top_classes(probabilities: Floats, classes: Sequence[str], k: int) -> list[t
     return [(classes[i], float(probabilities[i])) for i in np.argsort(-probabilities, kind="stable")[:k].tolist()]
 
 
+@dataclass(frozen=True)
+class Decided:
+    """What the list of predictions says beside them: which model decided what, and when."""
+
+    model: str  # sha256 of the model file
+    time: str  # UTC, ISO 8601
+    true_classes: Sequence[str] = ()  # of each image, "" where unknown
+    coverage: float = COVERAGE  # of the prediction sets
+    sensitivities: Mapping[str, float] = field(default_factory=dict)  # required of some classes
+
+
 def write_prediction_list(
-    path: Path, predictions: Predictions, exemplars: KeptImages, drawn: Sequence[str] = ()
+    path: Path,
+    predictions: Predictions,
+    exemplars: KeptImages,
+    drawn: Sequence[str] = (),
+    *,
+    decided: Decided | None = None,
 ) -> None:
     """For people: a CSV file with one line for each image, its most probable classes first, or why it is unreadable.
 
@@ -160,6 +209,7 @@ def write_prediction_list(
     header += ["mean_class", "mean_probability", "out_of_distribution", "ood_score"]
     header += [f"exemplar_{i}{column}" for i in range(1, reasons + 1) for column in ("", "_class", "_distance")]
     header += ["gradcam"] if drawn else []
+    more = [] if decided is None else _decided_columns(p, decided)
     rows, overlays = [], iter(drawn)
     for i, image in enumerate(p.images):
         if p.errors and p.errors[i]:
@@ -176,7 +226,27 @@ def write_prediction_list(
         cells += ["" if p.ood_score is None else float(p.ood_score[i])]
         cells += [cell for exemplar in of_exemplars for cell in exemplar]
         rows.append([_cell(cell) for cell in (*cells, *([next(overlays)] if drawn else []))])
-    write_csv(path, header, rows)
+    last = [[cells[i] for _, cells in more] for i in range(len(rows))]
+    write_csv(path, [*header, *(name for name, _ in more)], [[*row, *own] for row, own in zip(rows, last, strict=True)])
+
+
+SEPARATOR = " | "  # between the classes of a cell
+
+
+def _decided_columns(p: Predictions, decided: Decided) -> list[tuple[str, list[str]]]:
+    """Decision, prediction set and its coverage, true class, model and time of each image."""
+    n, sets = len(p), [""] * len(p)
+    covered = p.calibration is not None and p.calibration.scores is not None
+    if covered:
+        sets = [SEPARATOR.join(own) for own in p.prediction_sets(decided.coverage)]
+    return [
+        ("decision", [SEPARATOR.join(own) for own in p.decisions(decided.sensitivities)]),
+        ("prediction_set", sets),
+        ("coverage", [f"{decided.coverage:g}" if covered else ""] * n),
+        ("true_class", list(decided.true_classes) or [""] * n),
+        ("model", [decided.model] * n),
+        ("time", [decided.time] * n),
+    ]
 
 
 def _cell(value: str | bool | float) -> str:

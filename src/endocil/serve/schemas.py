@@ -132,6 +132,11 @@ class Prediction(_Part):
         description="Not like the training images; null where the model has no threshold."
     )
     ood_score: float
+    prediction_set: list[str] | None = Field(
+        description="Holds the right class with the probability `coverage`, each class by itself, for images like the "
+        "held-out ones; null where the model has no held-out images of every class."
+    )
+    coverage: float = Field(description="Of `prediction_set`.")
     nearest: list[NearestExemplar]
 
 

@@ -18,6 +18,7 @@ from endocil.errors import EndocilError, FileFormatError, SettingsError
 from endocil.methods import method_title
 from endocil.model.manifest import Preprocessing
 from endocil.model.model import Model
+from endocil.model.operating_points import COVERAGE
 from endocil.model.predictions import Floats, Predictions, top_classes
 from endocil.serve.in_service import Exchange, InService, exchange_of
 from endocil.serve.schemas import (
@@ -102,6 +103,7 @@ class ServedModel:
         by_mean, flags = batch.mean_probabilities, batch.out_of_distribution
         exemplars = batch.nearest[row][:nearest] if batch.nearest else ()
         assert batch.ood_score is not None  # it has just been measured
+        covered = batch.calibration is not None and batch.calibration.scores is not None
         return Prediction(
             model=self.id,
             digest=self.digest,
@@ -110,6 +112,8 @@ class ServedModel:
             nearest_mean=None if by_mean is None else _top(by_mean[row], batch.classes, top),
             out_of_distribution=None if flags is None else bool(flags[row]),
             ood_score=float(batch.ood_score[row]),
+            prediction_set=list(batch.take([row]).prediction_sets(COVERAGE)[0]) if covered else None,
+            coverage=COVERAGE,
             nearest=[
                 NearestExemplar(
                     exemplar=exemplar,
