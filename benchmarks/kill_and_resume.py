@@ -36,8 +36,8 @@ from PIL import Image
 import endocil.cli.main
 import endocil.learning.learner
 import endocil.model.model
+import endocil.release.learn
 import endocil.reports.publish
-import endocil.runs.learn
 import endocil.runs.run
 from endocil.model.file import read_archive
 

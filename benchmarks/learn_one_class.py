@@ -59,7 +59,7 @@ def result_of(settings: Settings, folder: Path) -> dict[str, Any]:
     ran = time.monotonic()
     if not after.exists():
         listing, root = write_list(scenario, name, folder / "new.csv")
-        learn(before, listing, after, changes=[f"data.root={root}"])
+        learn(before, listing, after, changes=[f"data.root={root}"], train="all")  # as a run's next task
     learned = time.monotonic()
     old = [one for one in scenario.table.classes if one != name]
     labels, tests = scenario.table.labels, scenario.part == TEST
@@ -111,10 +111,10 @@ def write_shown(scenario: Scenario, wanted: np.ndarray, path: Path) -> None:
     write_csv(path, ("path", "label"), told)
 
 
-def recalls(model: Path, scenario: Scenario, classes: Sequence[str]) -> dict[str, dict[str, float]]:
+def recalls(model: Path, scenario: Scenario, classes: Sequence[str], part: str = TEST) -> dict[str, dict[str, float]]:
     """Of each class in percent, by the softmax head and by the nearest class mean."""
-    labels, part, own = scenario.table.labels, scenario.part, scenario.table.classes
-    wanted = np.isin(labels, [own.index(name) for name in classes]) & (part == TEST)
+    labels, own = scenario.table.labels, scenario.table.classes
+    wanted = np.isin(labels, [own.index(name) for name in classes]) & (scenario.part == part)
     shown: ImageTable = scenario.table.take(wanted)
     said = Model.load(model).predict(shown)
     assert not said.unreadable
