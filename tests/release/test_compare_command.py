@@ -236,6 +236,7 @@ def _record(name: str) -> dict[str, object]:
         "head": "softmax",
         "test": {"name": name, "images": 9, "compared": 9, "of_classes_the_old_version_knows": 8, "groups": 3},
         "method": name,
+        "sources": [{"source": name, "images": 9, "accuracy": pair}],
         "classes": [
             {"class": name, "status": "new", "images": 5, "groups": 2}
             | dict.fromkeys(("sensitivity", "specificity", "specificity_all_images"), pair)
