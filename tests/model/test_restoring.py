@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from hostile import MANIFEST, PLANTED, changed, in_manifest, members_of, signed
-from life import ALL_METHODS, Life, new_method
+from life import ALL_METHODS, SMALLER, Life, new_method
 from packed import restored
 from pictures import make_images
 from present import present
@@ -72,7 +72,7 @@ def test_a_loaded_model_predicts_as_the_method_did(name: str, options: dict[str,
     life = Life(images, tmp_path / "life", new_method(name, epochs=1, **options), increments=(2, 1)).live()
     shown = ImageSet.of(images, torch.arange(len(images.table)))
     before = predict(life.method, shown, 7, classes=images.table.classes)
-    write_model_file(tmp_path / "model.endocil", content_of(life, name, options))
+    write_model_file(tmp_path / "model.endocil", content_of(life, name, SMALLER.get(name, {}) | options))
     model = Model.load(tmp_path / "model.endocil")
     after = model.predict(list(images.pixels.numpy()), batch=4)
     np.testing.assert_allclose(after.scores, before.scores, **NEAR)

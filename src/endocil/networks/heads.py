@@ -93,7 +93,7 @@ class CosineClassifier(Head):
         cosines = functional.linear(functional.normalize(features, dim=1), functional.normalize(self.weight, dim=1))
         if self.proxies == 1:
             return cosines
-        each = cosines.view(len(features), -1, self.proxies)
+        each = cosines.view(-1, self.out_features, self.proxies)
         return (functional.softmax(each, dim=2) * each).sum(dim=2)
 
     def forward(self, features: Tensor) -> Tensor:
