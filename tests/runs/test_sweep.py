@@ -24,6 +24,7 @@ from small import SMALL, results, runs_in, write_sweep
 from endocil import EndocilError, run
 from endocil.cli.sweep import write_report
 from endocil.io.files import locked
+from endocil.runs.folder import RunFolder
 from endocil.runs.sweep.executors import (
     Job,
     Outcome,
@@ -279,10 +280,10 @@ def test_a_folder_that_a_machine_cannot_see_is_named(tmp_path: Path) -> None:
 def test_a_run_that_was_killed_before_it_began_is_begun_again(tmp_path: Path) -> None:
     job = job_in(tmp_path)
     job.folder.mkdir()
-    for name in ("split.csv", "leaks.json", ".split.csv.0.tmp"):
-        (job.folder / name).write_text("half")
+    for name in (".lock", "split.csv", "leaks.json", f".split.csv.{'0' * 32}.tmp"):
+        (job.folder / name).write_text("")
     assert _command(job) == ["run", str(job.settings), "-o", str(job.folder)]
-    assert list(job.folder.iterdir()) == []  # which `run` asks for
+    RunFolder(job.folder).refuse_used()  # which `run` asks for
     (job.folder / "settings.toml").write_text("")
     assert _command(job) == ["resume", str(job.folder)]
 
