@@ -335,7 +335,7 @@ def test_two_versions_answer_on_the_same_image_and_can_be_switched(opened: Opene
     answered(page, 2)
     assert page.locator("#results > li").first.locator(".prediction").count() == 2
     who = page.locator("#results > li").first.locator(".model-name").all_inner_texts()
-    assert [text.partition(" (")[0] for text in who] == ["colon, spring", "colon, summer"]
+    assert [text.partition(" (")[0] for text in who] == ["colon, spring, version 1", "colon, summer, version 1"]
     assert page.locator(".probabilities").first.inner_text() == alone
     disagree = page.locator("#results > li").evaluate_all("all => all.map(one => one.textContent.includes('disagree'))")
     assert disagree == [True, True]  # one says '=1+1', the other '<b>cecum</b>'
@@ -520,7 +520,7 @@ def put_into_service(page: "Page", name: str) -> None:
 def test_models_show_their_cards_and_can_be_exchanged(exchanging: tuple["Page", Running], models: Path) -> None:
     page, _ = exchanging
     digest = Model.load(models / "v1.endocil").digest
-    assert page.locator(".card h2").inner_text() == f"colon, spring model-1, {digest[:8]}"
+    assert page.locator(".card h2").inner_text() == f"colon, spring, version 1 model-1, {digest[:8]} No gate"
     assert page.locator(".card tbody tr").count() == len(CLASSES)
     shot(page, "models")
     put_into_service(page, "damaged.endocil")
@@ -562,7 +562,7 @@ def test_after_an_exchange_the_images_are_asked_again(exchanging: tuple["Page", 
     shot(page, "asked-again")
     digest = Model.load(models / "v2.endocil").digest
     told = {(row["model"], row["digest"]) for row in csv_rows(page)}
-    assert told == {(f"colon, summer ({digest[:8]})", digest)}
+    assert told == {(f"colon, summer, version 1 ({digest[:8]})", digest)}
 
 
 def test_an_exchange_by_others_is_noticed_with_the_next_answer(
@@ -580,13 +580,15 @@ def test_an_exchange_by_others_is_noticed_with_the_next_answer(
     )
     urllib.request.urlopen(swap, timeout=30).close()
     first, second = (Model.load(models / name).digest for name in ("v1.endocil", "v2.endocil"))
-    assert [(row["model"], row["digest"]) for row in csv_rows(page)] == [(f"colon, spring ({first[:8]})", first)]
+    assert [(row["model"], row["digest"]) for row in csv_rows(page)] == [
+        (f"colon, spring, version 1 ({first[:8]})", first)
+    ]
     held: list[Route] = []
     page.route("**/api/v1/models", lambda route: held.append(route))
     give(page, ("cecum.png", CECUM))
     answered(page, 2)
     names = [row["model"] for row in csv_rows(page)]  # of the new model nothing is known yet but its digest
-    assert names == [f"colon, spring ({first[:8]})", f"model-1 ({second[:8]})"]
+    assert names == [f"colon, spring, version 1 ({first[:8]})", f"model-1 ({second[:8]})"]
     until_held(page, held)
     for route in held:
         route.continue_()
@@ -594,7 +596,7 @@ def test_an_exchange_by_others_is_noticed_with_the_next_answer(
     until(page, "document.querySelector('#model option').textContent.startsWith('colon, summer')")
     answered(page, 2)
     told = [(row["image"], row["model"], row["digest"]) for row in csv_rows(page)]
-    name = f"colon, summer ({second[:8]})"
+    name = f"colon, summer, version 1 ({second[:8]})"
     assert told == [("polyp.png", name, second), ("cecum.png", name, second)]
 
 
@@ -661,6 +663,19 @@ def test_the_documentation_lists_every_operation(opened: Opened) -> None:
     assert page.locator("#runs-link").is_hidden()  # this server has none
     assert "TOKEN" not in page.inner_text("#operations")
     shot(page, "docs")
+
+
+def test_the_documentation_can_try_a_request(opened: Opened, tmp_path: Path) -> None:
+    (tmp_path / "polyp.png").write_bytes(POLYP)
+    page = opened(at="docs")
+    card = page.locator("article.card", has=page.get_by_text("/api/v1/predict", exact=True)).first
+    card.get_by_text("Try it").click()
+    card.locator("input[type=file]").set_input_files(tmp_path / "polyp.png")
+    card.get_by_role("button", name="Send").click()
+    card.locator(".answer pre").wait_for()
+    assert card.locator(".answer p").inner_text().startswith("200")
+    assert '"predictions"' in card.locator(".answer pre").inner_text()
+    shot(page, "docs-tried")
 
 
 def test_the_examples_of_the_documentation_work_as_they_stand(opened: Opened, runs_folder: Path) -> None:
