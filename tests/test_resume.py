@@ -188,7 +188,7 @@ def test_a_damaged_or_foreign_checkpoint_is_refused_in_one_line(lives: Lives, tm
     with pytest.raises(EndocilError, match="cannot be read"):
         load_checkpoint(tmp_path)
     write_tensors(tmp_path / FILE, {"format": 9}, {})
-    with pytest.raises(EndocilError, match="has format 9; this version of endocil reads 4"):
+    with pytest.raises(EndocilError, match="has format 9; this version of endocil reads 5"):
         load_checkpoint(tmp_path)
     write_atomically(tmp_path / FILE, save({}, metadata={"endocil": '{"format": 2}'}))
     with pytest.raises(EndocilError, match="it has no checksum: another version of endocil wrote it"):

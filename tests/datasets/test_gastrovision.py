@@ -52,7 +52,7 @@ def test_the_authors_layout_by_parts_gives_the_same_ids_and_parts(tmp_path: Path
     assert table.ids == layouts.GASTROVISION_IDS[:-1]
     assert table.parts == PARTS[:-1]
     layouts.write(tmp_path, ["GastroVision/test/Colon polyps/ba615bcd.jpg"])
-    with pytest.raises(EndocilError, match=r"Colon polyps/ba615bcd\.jpg is there twice"):
+    with pytest.raises(EndocilError, match=r"Colon polyps/ba615bcd\.jpg occurs twice"):
         load(root=str(tmp_path))
 
 

@@ -60,6 +60,9 @@ def first_phase(life: Life) -> Phase:
     return phase
 
 
+OWN_HEADS = {"lucir", "podnet"}  # with cosine heads no other method can take their first task
+
+
 def untimed(folder: Path) -> list[dict[str, Any]]:
     records = [json.loads(line) for line in (folder / "events.jsonl").read_text("utf-8").splitlines()]
     for record in records:
@@ -77,6 +80,9 @@ def test_methods_whose_first_task_has_the_same_name_train_it_to_the_same_bits(im
             if one.method.joint:  # all classes are its first task: other images than those of the others
                 continue
             phase = first_phase(one)
+            if name in OWN_HEADS:
+                assert not phase.shared
+                continue
             one.learner._train(one.scenario.tasks[0], 0, phase, None)
             bits = digest_of(network_of(one.method))
             assert phase.shared
@@ -114,7 +120,7 @@ def test_a_life_that_takes_its_first_task_from_another_is_the_life_that_trains_i
 ) -> None:
     """Finetune comes first: all that start like it take its network, whatever they do with it afterwards."""
     trained = set()
-    for name in sorted(TRAINED, key=lambda name: name != "finetune"):
+    for name in sorted(set(TRAINED) - OWN_HEADS, key=lambda name: (name != "finetune", name)):
         alone = lives.after(name, 2, tmp_path / f"{name}-alone")
         taken = sharing(Life(images, tmp_path / name, new_method(name)), tmp_path / "store").live(2)
         if not any(record.pop("shared", False) for record in untimed(tmp_path / name)):

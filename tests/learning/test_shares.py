@@ -78,7 +78,10 @@ def test_shares_of_a_batch_add_up_to_it_even_if_one_is_empty(images: Images, tmp
     life, phase = second_task(images, tmp_path, name)
     whole = batches(phase)[0]
     few = replace(
-        whole.part(slice(0, 2)), batch_labels=whole.batch_labels[:2], batch_from_memory=whole.batch_from_memory[:2]
+        whole.part(slice(0, 2)),
+        batch_labels=whole.batch_labels[:2],
+        batch_from_memory=whole.batch_from_memory[:2],
+        batch_streams=None if whole.batch_streams is None else whole.batch_streams[:2],
     )
     shares = [few.part(share_of(2, i, 3)) for i in range(3)]
     assert [len(share) for share in shares] == [0, 1, 1]

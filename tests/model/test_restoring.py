@@ -152,7 +152,7 @@ def test_data_and_first_weights_are_never_looked_for(with_setting: Callable[...,
     ("keys", "value", "reason"),
     [
         (("network", "width"), 8 * 10**12, "do not fit its settings"),
-        (("network", "width"), 4096, "of shape .*, expected"),
+        (("network", "width"), 256, "of shape .*, expected"),
         (("network", "backbone"), "resnet34", "layer1.2.* is missing"),
         (("method", "name"), "finetune", "unknown method key|not part of the network"),
         (("method", "name"), "nothing", "unknown method.name 'nothing'"),

@@ -24,6 +24,10 @@ def test_every_method_of_the_toolbox_has_the_papers_spelling() -> None:
     spelled = {name: facts["name"] for name, facts in paper()["methods"].items()}
     ours = {
         "analytic": "Analytic",
+        "derpp": "DER++",
+        "er_ace": "ER-ACE",
+        "lucir": "LUCIR",
+        "podnet": "PODNet",
         "multistage": "MultiStage",
         "ranpac": "RanPAC",
         "simplecil": "SimpleCIL",

@@ -93,7 +93,7 @@ def test_a_method_that_needs_new_classes_is_refused_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(METHODS["icarl"], "learns_known_classes", False)  # one of the user's own may say so
-    with pytest.raises(EndocilError, match=r"known classes alone, and icarl says .* need none: analytic, bic, der"):
+    with pytest.raises(EndocilError, match=r"known classes alone, and iCaRL says .* need none: Analytic, BiC, DER"):
         endocil.run(settings_of("icarl", tasks="source"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -41,7 +41,7 @@ def test_runs_are_found_by_their_ids_and_links_lead_nowhere(serving: Serving, tm
     body = client.get("/api/v1/runs").json()
     listed = {one["name"]: one for one in body["runs"]}
     assert (set(listed), body["left_out"]) == ({"one", "deep/two"}, 0)
-    assert (listed["one"]["accuracy"], listed["one"]["method"], listed["one"]["tasks"]) == (71.5, "icarl", 2)
+    assert (listed["one"]["accuracy"], listed["one"]["method"], listed["one"]["tasks"]) == (71.5, "iCaRL", 2)
     assert listed["deep/two"]["report"] is None
     assert client.get(listed["one"]["report"]).text == "hello"
     assert client.get(f"/api/v1/runs/{listed['deep/two']['id']}/report").status_code == 404
