@@ -183,7 +183,9 @@ def test_unknown_options_and_values_are_refused_with_the_known() -> None:
         EndocilError, match=r"method\.loss: input should be 'cross_entropy' or 'prior_regularized', got 'focal'"
     ):
         new_method("endocil", loss="focal")
-    with pytest.raises(EndocilError, match=r"unknown method.name 'endo'; known: analytic, bic, der, derpp, dgr, endocil, er_ace, ewc"):
+    with pytest.raises(
+        EndocilError, match=r"unknown method.name 'endo'; known: analytic, bic, der, derpp, dgr, endocil, er_ace, ewc"
+    ):
         new_method("endo")
     assert method_options("finetune") == {"native_schedule": False}
 
