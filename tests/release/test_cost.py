@@ -38,8 +38,9 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = Model.create(VALUES)
     labels = ["a"] * 10 + ["b"] * 10
     model.learn(list(pixels), labels, sources=["A"] * 20, validation=0.4)
-    model.save(tmp_path_factory.mktemp("first") / "model.endocil")
-    return tmp_path_factory.getbasetemp() / "first0" / "model.endocil"
+    file = tmp_path_factory.mktemp("first") / "model.endocil"
+    model.save(file)
+    return file
 
 
 def newcomers(folder: Path, *names: str, source: str = "B") -> Path:

@@ -98,7 +98,7 @@ def read_list(
             texts = {role: fields[n].strip() for role, n in numbers.items() if n is not None}
             if skip_unlabelled and texts.get("label") == "":
                 continue
-            rows.append(_row(texts, outside))
+            rows.append(_row(texts, outside, "label" in required))
         except DataError as error:
             raise DataError(f"{file}, line {number}: {error}") from None
     if not rows and len(lines) > 1:
@@ -184,8 +184,8 @@ def _column_number(file: Path, header: Sequence[str], role: str, columns: Column
     return numbers[0] if numbers else None
 
 
-def _row(texts: Mapping[str, str], outside: bool) -> Row:
-    if texts.get("label") == "":
+def _row(texts: Mapping[str, str], outside: bool, labelled: bool) -> Row:
+    if labelled and texts.get("label") == "":
         raise DataError("the label is empty; every image needs one")
     for role in ("label", "source"):  # a path or a group (named after a path) may be any bytes
         if re.search("[\ud800-\udfff]", texts.get(role, "")):
