@@ -4,7 +4,7 @@
     export PYTHONPATH=tests/model OMP_NUM_THREADS=1
     python benchmarks/few_images.py -o results.jsonl [--images 10 20 50 100] [--seeds 0 1 2] [--train all heads]
 
-For each seed a run of one task without four classes, which were fixed before any result was seen; then, for each of
+For each seed a run of one task without four classes; then, for each of
 the four, `endocil learn` of so many of its training images into that model, the whole network as in a run (`all`) or
 the heads alone (`heads`); recall on the validation and the test images before and after. A line of JSON for each.
 Stopped, the same command goes on.

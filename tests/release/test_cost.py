@@ -59,7 +59,7 @@ def newcomers(folder: Path, *names: str, source: str = "B") -> Path:
 
 def test_known_classes_of_a_new_device_are_learned_and_told_by_source(first: Path, tmp_path: Path) -> None:
     listing = newcomers(tmp_path, "a", "b")
-    done = endocil("learn", first, listing, "-o", tmp_path / "out.endocil")
+    done = endocil("learn", first, listing, "-o", tmp_path / "out.endocil", "--train", "heads")
     assert done.returncode == 0, done.stderr
     assert "task 2: a 6+4 (known), b 6+4 (known)" in done.stdout
     assert "on 16 held-out images, recall before -> after in percent" in done.stdout

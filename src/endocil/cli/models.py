@@ -232,12 +232,11 @@ def learn(
         ),
     ] = None,
     train: Annotated[
-        Literal["auto", "all", "heads"],
+        Literal["all", "heads"],
         typer.Option(
-            help="What learns: the whole network, as in a run, or the heads alone; auto: the heads where no class "
-            "brings more than 100 images."
+            help="What learns: the whole network, as in a run, or the heads alone, every class equally often."
         ),
-    ] = "auto",
+    ] = "all",
     gate: Annotated[
         Path | None,
         typer.Option(help="Rules (TOML) on the held-out images; if they refuse, nothing is written: exit status 1."),

@@ -206,7 +206,7 @@ class Model:
         groups: Texts | None = None,
         sources: Texts | None = None,
         validation: float | None = None,
-        train: Parts | Literal["auto"] = "auto",
+        train: Parts = "all",
         licence: str = "",
         consent: str = "",
         show: Show = lambda record: None,
@@ -215,8 +215,8 @@ class Model:
 
         Images are paths, PIL images or uint8 arrays; labels are names of classes. `groups` (patients, videos) and
         `sources` (devices, centres) go with the images that are kept. `validation`: the share that is held out for
-        calibration. `train`: the whole network ("all", as a run does), or the heads alone; "auto": the heads where no
-        class brings more than 100 images. `endocil.learning_cost(model)` tells afterwards what it cost the old classes.
+        calibration. `train`: the whole network ("all", as a run does), or the heads alone with balanced batches.
+        `endocil.learning_cost(model)` tells afterwards what it cost the old classes.
         If learning fails or is interrupted, the model stays as it was."""
         terms = terms_of(licence, consent)
         table, pixels = read_arrays(
@@ -238,8 +238,7 @@ class Model:
         self.method, self.memory = copy.deepcopy(self.method), copy.copy(self.memory)  # the memory replaces its images
         try:
             with tempfile.TemporaryDirectory() as folder:
-                parts = new_task.parts(self.method, train)
-                self.learn_in_folder(new_task, Path(folder), parts=parts, terms=terms, show=show)
+                self.learn_in_folder(new_task, Path(folder), parts=train, terms=terms, show=show)
             self.calibrate()
         except BaseException:
             vars(self).update(before)

@@ -17,7 +17,6 @@ from endocil.io.files import portable
 from endocil.io.terminal import refuse_control
 from endocil.learning.memory import ExemplarMemory, KeptImages, Provenance
 from endocil.methods import Method
-from endocil.methods.frozen import FrozenMethod
 from endocil.model.manifest import LONGEST_CELL, LONGEST_NAME
 from endocil.settings.settings import ScenarioSettings
 
@@ -65,8 +64,7 @@ def _refuse_unknown_parts(table: ImageTable) -> None:
         raise DataError(f"the split column of the new images says {came}; expected train, validation or test for each")
 
 
-FEW = 100  # images of a class; with more, the whole network learns (docs/learn-on.md has the measurements)
-Parts = Literal["all", "heads"]
+Parts = Literal["all", "heads"]  # of a network that learn
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,13 +76,6 @@ class NewTask:
     train: ImageSet
     held_out: ImageSet
     notes: tuple[str, ...] = ()
-
-    def parts(self, method: Method, chosen: Parts | Literal["auto"] = "auto") -> Parts:
-        """What of the network learns: all of it, or the heads alone, where no class brings more than a few images."""
-        if chosen != "auto":
-            return chosen
-        first_or_sums = self.task.index == 0 or isinstance(method, FrozenMethod)
-        return "all" if first_or_sums or int(self.train.counts(self.task.n_seen).max()) > FEW else "heads"
 
     def problems(self, method: Method, memory: ExemplarMemory | None) -> list[str]:
         """What makes it impossible for this method to learn these images beside the exemplars of this memory."""

@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
 
 import torch
 
@@ -57,7 +56,7 @@ def learn(
     work: Path | None = None,
     class_name: str = "",
     new_classes: Sequence[str] = (),
-    train: Parts | Literal["auto"] = "auto",
+    train: Parts = "all",
     rules: Rules | None = None,
     trust: bool = False,
     show: Show = lambda record: None,
@@ -70,7 +69,7 @@ def learn(
     `scenario.groups` of a run; by default as the data or the model's run says it. `class_name`: the class of all images
     of the folder, which needs no folders for classes then. `new_classes`: classes to be learned
     as new ones although the model knows one of nearly the same name (Polyps beside polyps); otherwise they are refused.
-    `train`: the whole network, as a run, or the heads alone ("auto": where no class brings more than 100 images).
+    `train`: the whole network, as a run, or the heads alone, every class equally often.
     `rules`: of a gate on the held-out images; if they refuse, no file is written and this is a RefusedError.
     `log` gets the lines of the preflight, and what learning cost the old classes. If stopped, the same call resumes
     from the folder `work` (default: OUTPUT.learning), which is removed at the end."""
@@ -103,21 +102,20 @@ def learn(
     )
     new_task = model.next_task(images)
     _refuse_second_spellings(model, new_task, new_classes)
-    parts = new_task.parts(model.method, train)
     if rules is not None and not set(model.classes) & {
         one.class_name for one in model.held_out_with(new_task).provenance
     }:
         raise SettingsError(f"--gate: {why_unmeasured(model)}")
-    with folder.open(fingerprint_of(model, new_task, terms, parts)):
+    with folder.open(fingerprint_of(model, new_task, terms, train)):
         if place.exists():
             return folder.learned_before(model, place, trust=trust)
         if problems := model.problems(new_task):
             raise DataError("; ".join(problems))
-        method, phases = next_phases(model, new_task, parts)
+        method, phases = next_phases(model, new_task, train)
         if problems := schedule_problems(phases):
             raise SettingsError("; ".join(problems))
         for line in (
-            *_plan(model, new_task, phases, parts),
+            *_plan(model, new_task, phases, train),
             *(f"note: {remark}" for remark in _remarks(model, new_task)),
             *_few_images(model, new_task),
         ):
@@ -126,7 +124,7 @@ def learn(
         if not folder.begun():
             seconds = _estimate_seconds(model, method, phases)
             log(f"about {duration(seconds)} of training ({planned:,} image passes)")
-        model.learn_in_folder(new_task, folder.path, parts=parts, terms=terms, show=show, planned=planned)
+        model.learn_in_folder(new_task, folder.path, parts=train, terms=terms, show=show, planned=planned)
         model.calibrate()
         cost = learning_cost(model)
         for line in cost.lines if cost else (f"note: {why_unmeasured(model)}",):
