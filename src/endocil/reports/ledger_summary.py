@@ -53,15 +53,16 @@ def overview(entries: Sequence[Entry]) -> str:
         f"(significant on {clear} of {len(gaps)}).",
     ]
     frozen = [
-        (data.title, top, best[data.title])
-        for other in found[1:]
+        (data.title, top)
+        for other in found
         for data in other.data_sets
-        if data.title in best and is_frozen((top := data.best("acc_last")).first.settings)
+        if is_frozen((top := data.best("acc_last")).first.settings)
     ]
     if frozen:
         texts = [
-            f"{top.label} {_mean(top):.1f} % on {title} ({_mean(scratch):.1f} % from scratch)"
-            for title, top, scratch in frozen
+            f"{top.label} {_mean(top):.1f} % on {title}"
+            + (f" ({_mean(best[title]):.1f} % from scratch)" if title in best else "")
+            for title, top in frozen
         ]
         sentences.append(
             f"**Frozen features of a network trained on ImageNet**, with a classifier in closed form: {listed(texts)}. "

@@ -16,6 +16,7 @@ from endocil.runs.records import Json
 
 SUFFIXES = (".svg", ".png", ".pdf")
 FEWEST = 2  # methods of a panel
+LEAST = 5  # a panel has at least a fifth as many methods as the fullest
 
 
 def refuse_other_suffixes(path: Path) -> None:
@@ -92,7 +93,9 @@ def _panels(kinds: Mapping[str, Mapping[str, DataSet]]) -> list[str]:
         for title, data in data_sets.items():
             numbers[title] = numbers.get(title, 0) + len(data.methods)
     most = max(numbers.values(), default=0)
-    return sorted((title for title, n in numbers.items() if 2 * n >= most), key=lambda title: (-numbers[title], title))
+    return sorted(
+        (title for title, n in numbers.items() if LEAST * n >= most), key=lambda title: (-numbers[title], title)
+    )
 
 
 def _rows(kinds: Mapping[str, Mapping[str, DataSet]], panels: Sequence[str]) -> list[tuple[str, str]]:
