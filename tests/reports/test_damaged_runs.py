@@ -1,6 +1,5 @@
 """A run folder with a damaged file is one clear line in a table and on a page, never a traceback."""
 
-import copy
 import json
 import random
 import shutil
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import tomli_w
+from damaged_records import replaced
 
 from endocil.errors import EndocilError
 from endocil.reports.page import write_run_page
@@ -27,17 +27,6 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     items = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
     for key, item in items:
         yield from places(item, (*path, key))
-
-
-def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    if not path:
-        return new
-    changed = copy.deepcopy(value)
-    inner = changed
-    for key in path[:-1]:
-        inner = inner[key]
-    inner[path[-1]] = new
-    return changed
 
 
 def read(file: Path) -> Any:
