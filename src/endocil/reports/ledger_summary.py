@@ -104,13 +104,18 @@ def _data_set(data: DataSet) -> str:
     best, ties = data.best("acc_last"), data.ties("acc_last")
     n_run = _run_of_compared(data)
     part = f" ({n_run} of {len(COMPARED)} methods so far)" if n_run < len(COMPARED) else ""
-    noise = f"{listed([one.label for one in ties])} {'is' if len(ties) == 1 else 'are'} within noise of it"
+    others = "all others are significantly lower" if len(best.seeds) > 1 else ""
+    if ties:
+        others = f"{listed([one.label for one in ties])} {'is' if len(ties) == 1 else 'are'} within noise of it"
+    single = [one.label for one in data.learners if one not in data.ranked]
     parts = [
         f"**{data.title}**{part}: {best.label} has the highest accuracy after the last task ({_mean(best):.1f} %)",
-        noise if ties else "all others are significantly lower",
-        *filter(None, [_below(data, best), _against_base(data)]),
+        others,
+        f"{listed(single)}, with one seed, {'is' if len(single) == 1 else 'are'} not ranked" if single else "",
+        _below(data, best),
+        _against_base(data),
     ]
-    return "; ".join(parts) + "."
+    return "; ".join(filter(None, parts)) + "."
 
 
 def _run_of_compared(data: DataSet) -> int:
