@@ -16,7 +16,7 @@ from endocil.datasets import DATASETS, RESERVED
 from endocil.errors import SettingsError
 from endocil.io.files import cache_folder
 from endocil.learning.events import Journal, processor
-from endocil.learning.feature_store import FeatureStore
+from endocil.learning.features import FeatureStore
 from endocil.learning.first_task import FirstTasks, digest_of
 from endocil.learning.learner import Learner
 from endocil.learning.memory import SELECTORS, ExemplarMemory, build_selector

@@ -14,8 +14,7 @@ from endocil.data.scenario import Task
 from endocil.io.stopping import deferring, is_requested
 from endocil.learning.checkpoint import Checkpoint, Position, grow, save_checkpoint
 from endocil.learning.events import Journal
-from endocil.learning.feature_store import FeatureStore
-from endocil.learning.features import features_of
+from endocil.learning.features import FeatureStore, features_of
 from endocil.learning.first_task import FirstTasks, put_into
 from endocil.learning.memory import ExemplarMemory, update_memory
 from endocil.learning.numerics import Bits, Precision, refuse_not_finite

@@ -12,8 +12,7 @@ from endocil.data.batches import ImageSet
 from endocil.data.inputs import Inputs
 from endocil.data.readers import read_in_chunks
 from endocil.errors import EndocilError
-from endocil.learning.feature_store import FeatureStore
-from endocil.learning.features import batch_of, l2_normalise, outputs_of
+from endocil.learning.features import FeatureStore, batch_of, l2_normalise, outputs_of
 from endocil.methods import Method
 from endocil.model.manifest import Calibration
 from endocil.model.out_of_distribution import ood_scores

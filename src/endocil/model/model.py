@@ -33,8 +33,7 @@ from endocil.io.files import portable
 from endocil.learning.build import build_learner, build_learning, build_memory, complete
 from endocil.learning.checkpoint import Checkpoint, Position, load_checkpoint, restore
 from endocil.learning.events import Journal, Show, environment
-from endocil.learning.feature_store import FeatureStore
-from endocil.learning.features import l2_normalise, outputs_of
+from endocil.learning.features import FeatureStore, l2_normalise, outputs_of
 from endocil.learning.learner import Learner
 from endocil.learning.memory import ExemplarMemory, KeptImages, keep_images, no_images
 from endocil.learning.parallel import learning_on
