@@ -116,7 +116,7 @@ def predict(
     from endocil.data.resize import original_of
     from endocil.model.gradcam import draw
     from endocil.model.model import Model
-    from endocil.model.predictions import Decided, write_prediction_list
+    from endocil.model.prediction_files import Decided, write_prediction_list
 
     required = _required_sensitivities(sensitivity or ())
     if not 0.0 < coverage < 1.0:

@@ -264,7 +264,7 @@ def score(
 ) -> None:
     """Compute the metrics of predictions made by endocil or another toolbox."""
     from endocil.metrics.metrics import METRICS, TABLE_METRICS, summarise
-    from endocil.model.predictions import read_run_predictions
+    from endocil.model.prediction_files import read_run_predictions
 
     tables = [file for one in files for file in (one.glob("predictions/task-*.csv") if one.is_dir() else [one])]
     if all(re.fullmatch(r"task-\d+", file.stem) for file in tables):  # by number: a shell puts task-10 before task-2

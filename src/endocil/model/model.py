@@ -42,7 +42,6 @@ from endocil.methods.frozen import FrozenMethod
 from endocil.model.calibration import RATE, spread_and_calibration
 from endocil.model.card import limits_of, notes_of
 from endocil.model.file import ModelFile, read_model_file, write_model_file
-from endocil.model.inference import NO_EXEMPLARS, OnBatch, Progress, predict
 from endocil.model.manifest import (
     UNTESTED,
     Calibration,
@@ -55,7 +54,7 @@ from endocil.model.manifest import (
     terms_of,
 )
 from endocil.model.new_images import NewImages, NewTask, Parts, as_next_task, distinct_names, split_new_images
-from endocil.model.predictions import Predictions
+from endocil.model.predictions import NO_EXEMPLARS, OnBatch, Predictions, Progress, predict
 from endocil.model.restore import model_settings, restored_method
 from endocil.networks import frozen_for_now
 from endocil.settings.settings import Settings, load_settings

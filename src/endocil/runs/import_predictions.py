@@ -20,15 +20,15 @@ from endocil.io.files import filling_folder, read_csv, read_whole, write_atomica
 from endocil.io.npz import read_npz
 from endocil.metrics.metrics import summarise
 from endocil.metrics.transfer import class_tasks
-from endocil.model.predictions import (
+from endocil.model.prediction_files import (
     DISTANCE,
     SCORE,
-    Predictions,
     PredictionTable,
     predictions_in_order,
     read_table,
     write_predictions,
 )
+from endocil.model.predictions import Predictions
 from endocil.runs.folder import IMPORTED, SPLIT_HEADER, RunFolder
 from endocil.runs.records import read_run
 

@@ -29,7 +29,8 @@ from endocil.learning.parallel import learning_on, on_rank_zero
 from endocil.metrics.metrics import summarise
 from endocil.model.model import Model
 from endocil.model.new_images import NewTask
-from endocil.model.predictions import Predictions, read_run_predictions, write_predictions
+from endocil.model.prediction_files import read_run_predictions, write_predictions
+from endocil.model.predictions import Predictions
 from endocil.runs.folder import RunFolder, new_folder
 from endocil.runs.parts import Parts, assemble, with_run_settings
 from endocil.runs.preflight import check_run, image_passes

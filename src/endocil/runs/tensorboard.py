@@ -12,7 +12,8 @@ from typing import Any, Protocol
 from endocil.errors import ResourceError
 from endocil.learning.events import Show, read_events
 from endocil.metrics.metrics import summarise
-from endocil.model.predictions import HEADS, read_run_predictions
+from endocil.model.prediction_files import read_run_predictions
+from endocil.model.predictions import HEADS
 from endocil.runs.folder import RunFolder
 
 POSITION_KEYS = {"task", "epoch", "epochs", "images", "seconds", "shared"}  # of an epoch: not measurements
