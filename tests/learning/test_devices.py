@@ -13,7 +13,7 @@ import tomli_w
 from pictures import TINY
 
 from endocil import EndocilError
-from endocil.io.launcher import is_rank_zero
+from endocil.io.process import is_rank_zero
 from endocil.learning.parallel import learning_on, one_device, started
 from endocil.model.prediction_files import read_run_predictions
 

@@ -11,7 +11,7 @@ from scipy import stats
 from endocil.cli.ledger import plot
 from endocil.errors import EndocilError
 from endocil.methods import BASELINE, COMPARED, OWN_METHOD
-from endocil.reports.figures.rank_plot import rank_figure, write_rank_plot
+from endocil.reports.figures.ledger_plot import rank_figure, write_rank_plot
 from endocil.reports.ledger import Entry
 from endocil.reports.ledger_summary import alignment_text, overview, summary
 from endocil.reports.ledger_tables import leaks_table

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 import typer
 
 from endocil.errors import SettingsError
-from endocil.io.launcher import is_rank_zero
-from endocil.io.stopping import exit_status
+from endocil.io.process import exit_status, is_rank_zero
 from endocil.io.terminal import printable, without_tricks
 
 if TYPE_CHECKING:

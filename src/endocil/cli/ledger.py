@@ -74,8 +74,7 @@ def plot(
 ) -> None:
     """Draw Acc_last of each method with the spread over seeds, a panel for each data set; or mean ranks over the data
     sets with Nemenyi's critical difference."""
-    from endocil.reports.figures.ledger_plot import write_ledger_plot
-    from endocil.reports.figures.rank_plot import write_rank_plot
+    from endocil.reports.figures.ledger_plot import write_ledger_plot, write_rank_plot
     from endocil.reports.ledger import read_ledger, uses_method_defaults
     from endocil.reports.ranks_over_data import ranks_over_data
     from endocil.reports.side_by_side import comparisons

@@ -13,7 +13,7 @@ import typer
 from endocil.cli.console import Overrides, Run, Trust, console, fail, refuse_overwriting, say
 from endocil.errors import ResourceError, SettingsError
 from endocil.io.files import filling_folder, refuse_existing
-from endocil.io.stopping import exit_status
+from endocil.io.process import exit_status
 from endocil.io.terminal import Display, plain_progress, printable
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def bundle(
     trust: Trust = False,
 ) -> None:
     """Pack a finished run's model for others, with results and terms of use, and with or without images."""
+    from endocil.model.kept_images import pack
     from endocil.model.manifest import LONGEST_NAME, terms_of
     from endocil.model.model import Model
     from endocil.reports.comparisons import results_of
@@ -55,7 +56,8 @@ def bundle(
     refuse_existing(output)
     record = read_run(folder)  # refuses an unfinished run, and a folder that is none
     model = Model.load(folder, trust=trust)
-    model.pack(
+    pack(
+        model,
         name=name,
         metrics=results_of(record),
         terms=terms_of(licence, consent),

@@ -111,8 +111,7 @@ def versus(
 
 
 def _known_metrics(metrics: "Sequence[str]") -> list[str]:
-    from endocil.metrics.metrics import TABLE_METRICS
-    from endocil.metrics.transfer import FURTHER_METRICS
+    from endocil.metrics.metrics import FURTHER_METRICS, TABLE_METRICS
 
     known = (*TABLE_METRICS, *FURTHER_METRICS)
     if unknown := set(metrics) - set(known):
@@ -122,7 +121,7 @@ def _known_metrics(metrics: "Sequence[str]") -> list[str]:
 
 def _without_scores(compared: "ComparableRuns", metrics: "Sequence[str]") -> str:
     """A sentence on experiments that have predicted classes alone, where the metrics need scores."""
-    from endocil.metrics.transfer import NEED_SCORES
+    from endocil.metrics.metrics import NEED_SCORES
 
     shown = sorted(NEED_SCORES.intersection(metrics))
     lacking = [

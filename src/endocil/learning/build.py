@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from endocil.data.augment import Augmentation, Operation
-from endocil.data.augment_operations import OPERATIONS
+from endocil.data.augment import OPERATIONS, Augmentation, Operation
 from endocil.data.cache import FEATURES
 from endocil.data.scenario import Task
 from endocil.datasets import DATASETS, RESERVED

@@ -11,7 +11,7 @@ from torch import Tensor
 from endocil.data.augment import Augmentation
 from endocil.data.batches import ImageSet
 from endocil.data.scenario import Task
-from endocil.io.stopping import deferring, is_requested
+from endocil.io.process import deferring, is_requested
 from endocil.learning.checkpoint import Checkpoint, Position, grow, save_checkpoint
 from endocil.learning.events import Journal
 from endocil.learning.features import FeatureStore, features_of

@@ -9,12 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from endocil.data.decode import RULES
 from endocil.html.markup import number, render_page
-from endocil.learning.memory import KeptImages
 from endocil.methods import method_title
 from endocil.model import DISCLAIMER
-from endocil.model.calibration import why_uncalibrated, why_unflagged, why_unimproved
+from endocil.model.calibration import limits_of
 from endocil.model.file import ModelFile
 from endocil.model.kept_images import counts
 from endocil.model.manifest import NOT_GATED, UNTESTED, Calibration, Manifest, Step
@@ -98,27 +96,6 @@ def card_of(file: ModelFile) -> Card:
         Section("History", titles=TITLES, rows=tuple(map(_step, manifest.history)), numeric_from=len(TITLES)),
     )
     return Card(f"{manifest.title} ({file.digest[:8]})" if file.digest else manifest.title, sections)
-
-
-def notes_of(manifest: Manifest, held_out: KeptImages) -> tuple[str, ...]:
-    """What users of a model's predictions must know."""
-    fitted, notes = manifest.calibration, list[str]()
-    if fitted is None:
-        why = "the model is kept without images, and so without held-out images"
-        if manifest.keeps_images:
-            why = why_uncalibrated(held_out, manifest.class_names)
-        notes.append(f"{why}: probabilities are not calibrated, and no image is flagged as out of distribution")
-    else:
-        notes += filter(None, (why_unimproved(fitted), why_unflagged(fitted)))
-    if manifest.preprocessing.rules != RULES:
-        notes.append(f"made with {manifest.preprocessing.rules}, here are {RULES}: pixels may differ slightly")
-    return tuple(notes)
-
-
-def limits_of(manifest: Manifest, held_out: KeptImages) -> tuple[str, ...]:
-    """What the model cannot do, and why."""
-    unable = () if manifest.learns else ("no images inside: the model predicts but cannot learn new classes",)
-    return (*notes_of(manifest, held_out), *unable)
 
 
 def _identity(file: ModelFile) -> Section:

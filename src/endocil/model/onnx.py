@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from endocil.data import black_frame
+from endocil.data import resize
 from endocil.datasets.synthetic import CLASSES, render
 from endocil.errors import EndocilError
 from endocil.io.files import refuse_existing, write_atomically
@@ -61,12 +61,12 @@ SHRINKING = (  # data/decode.py in words
     "a gray or RGB JPEG whose shorter side is at least 9/8 of 2, 4 or 8 times the size is decoded by libjpeg at 1/2, "
     "1/4 or 1/8, the smallest that applies, and resized from there; decoding it whole gives slightly other pixels"
 )
-FRAME = {  # data/black_frame.py in words
-    "rules": black_frame.RULES,
-    "black": black_frame.BLACK,
-    "squares": black_frame.SQUARES,
-    "edge": black_frame.EDGE,
-    "smallest": black_frame.SMALLEST,
+FRAME = {  # data/resize.py in words
+    "rules": resize.FRAME_RULES,
+    "black": resize.BLACK,
+    "squares": resize.SQUARES,
+    "edge": resize.EDGE,
+    "smallest": resize.SMALLEST,
     "how": "before resizing, from the picture decoded whole, without shrinking: a pixel is lit where its brightest "
     "channel is above black; lay squares of ceil(longer side / squares) pixels from the upper left corner; a square is "
     "lit where at least half its pixels are; the view is the largest area of lit squares that touch by their sides; "

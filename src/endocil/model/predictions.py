@@ -214,6 +214,9 @@ def predict(
     `spread`: of the exemplars' features (`calibration.spread_of`). `exemplars`: (m, d) L2-normalised
     features; the nearest `reasons` of them are returned for each image. `fabric`: its processes divide an image set.
     `store`: where the features of an image set are kept if the backbone is frozen."""
+    for option, value, least in (("top", top, 1), ("reasons", reasons, 0), ("batch", batch, 1)):
+        if value < least:
+            raise SettingsError(f"{option} is {value}; expected {least} or more")
     errors: list[str] = []  # of each image, "" where it was read
     names: list[str] = []
     logits, distances, scores, nearest = list[Tensor](), list[Tensor](), list[Tensor](), list[tuple[Tensor, Tensor]]()

@@ -34,7 +34,7 @@ from endocil.model.manifest import Terms
 from endocil.model.model import Model
 from endocil.model.new_images import NewImages, NewTask, Parts, split_new_images
 from endocil.networks import frozen_for_now
-from endocil.release.cost import learning_cost, why_unmeasured
+from endocil.release.compare import learning_cost, why_unmeasured
 from endocil.release.gate import Rules, judge
 from endocil.runs.parts import grouped
 from endocil.runs.preflight import describe_phases, schedule_problems, speed

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from endocil.errors import DataError, FileFormatError, SettingsError
 from endocil.io.files import filling_folder, read_csv, read_whole, write_atomically, write_csv, write_json
 from endocil.io.npz import read_npz
-from endocil.metrics.metrics import summarise
-from endocil.metrics.transfer import class_tasks
+from endocil.metrics.metrics import class_tasks, summarise
 from endocil.model.prediction_files import (
     DISTANCE,
     SCORE,

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from endocil.errors import DataError, FileFormatError
 from endocil.io.files import read_csv
+from endocil.metrics.metrics import class_tasks, task_aware_correct, top_correct
 from endocil.metrics.statistics import Bools, Indices, Measure, Resampling, accuracy_measure, combined, macro_f1_measure
-from endocil.metrics.transfer import class_tasks, task_aware_correct, top_correct
 from endocil.model.prediction_files import read_run_predictions
 from endocil.model.predictions import Head, Predictions
 from endocil.runs.records import RunRecord
