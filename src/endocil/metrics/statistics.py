@@ -106,6 +106,44 @@ def _counts(random: np.random.Generator, rows: int, n: int) -> NDArray[np.int64]
     return np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n)
 
 
+@dataclass(frozen=True, eq=False)
+class CommonTestSet:
+    """The test images that all runs or versions predicted after their last task."""
+
+    images: tuple[str, ...]
+    classes: tuple[str, ...]
+    labels: Indices  # (N,) into classes
+    units: Indices  # (N,) images of a group share one
+    sources: tuple[str, ...]
+
+    @property
+    def grouped(self) -> bool:
+        return int(self.units.max()) + 1 < len(self.images)
+
+    def resampling(self, metric: str, resamples: int) -> Resampling:
+        """Macro F1 and forgetting are means over fixed classes and tasks, so their resamples keep the classes' sizes:
+        without that a rare class may vanish and count as 0. For accuracy the mixture of classes is chance, too."""
+        strata = None if metric.startswith("acc") else self._strata()
+        return Resampling(self.units, strata, resamples)
+
+    def _strata(self) -> Indices:
+        """The class of each unit; the most frequent one where a group has several."""
+        counts = np.zeros((int(self.units.max()) + 1, len(self.classes)), dtype=np.int64)
+        np.add.at(counts, (self.units, self.labels), 1)
+        return np.asarray(counts.argmax(axis=1))
+
+    def describe(self) -> str:
+        """942 test images, or 942 test images in 310 groups."""
+        groups = f" in {int(self.units.max()) + 1:,} groups, drawn whole" if self.grouped else ""
+        return f"{len(self.images):,} test images{groups}"
+
+
+def units_of(images: Sequence[str], groups: Sequence[str]) -> Indices:
+    """Images of a group form one unit; an image without a group is a unit of its own."""
+    names = [f"group {group}" if group else f"image {image}" for image, group in zip(images, groups, strict=True)]
+    return np.unique(names, return_inverse=True)[1].astype(np.int64)
+
+
 def mean_over_seeds(values: Floats, seed: int = 0) -> Floats:
     """(R, S) a value for each resample of the images and each seed -> (R,) their mean, with the seeds drawn too.
 

@@ -9,42 +9,19 @@ from numpy.typing import NDArray
 from endocil.errors import DataError, FileFormatError
 from endocil.io.files import read_csv
 from endocil.metrics.metrics import class_tasks, task_aware_correct, top_correct
-from endocil.metrics.statistics import Bools, Indices, Measure, Resampling, accuracy_measure, combined, macro_f1_measure
+from endocil.metrics.statistics import (
+    Bools,
+    CommonTestSet,
+    Indices,
+    Measure,
+    accuracy_measure,
+    combined,
+    macro_f1_measure,
+    units_of,
+)
 from endocil.model.prediction_files import read_run_predictions
 from endocil.model.predictions import Head, Predictions
 from endocil.runs.records import RunRecord
-
-
-@dataclass(frozen=True, eq=False)
-class CommonTestSet:
-    """The test images that all runs predicted after their last task, sorted by name."""
-
-    images: tuple[str, ...]
-    classes: tuple[str, ...]  # sorted
-    labels: Indices  # (N,) into classes
-    units: Indices  # (N,) images of a group share one
-    sources: tuple[str, ...]
-
-    @property
-    def grouped(self) -> bool:
-        return int(self.units.max()) + 1 < len(self.images)
-
-    def resampling(self, metric: str, resamples: int) -> Resampling:
-        """Macro F1 and forgetting are means over fixed classes and tasks, so their resamples keep the classes' sizes:
-        without that a rare class may vanish and count as 0. For accuracy the mixture of classes is chance, too."""
-        strata = None if metric.startswith("acc") else self._strata()
-        return Resampling(self.units, strata, resamples)
-
-    def _strata(self) -> Indices:
-        """The class of each unit; the most frequent one where a group has several."""
-        counts = np.zeros((int(self.units.max()) + 1, len(self.classes)), dtype=np.int64)
-        np.add.at(counts, (self.units, self.labels), 1)
-        return np.asarray(counts.argmax(axis=1))
-
-    def describe(self) -> str:
-        """942 test images, or 942 test images in 310 groups."""
-        groups = f" in {int(self.units.max()) + 1:,} groups, drawn whole" if self.grouped else ""
-        return f"{len(self.images):,} test images{groups}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,12 +152,6 @@ def _common_test_set(p: Predictions, groups: dict[str, str]) -> CommonTestSet:
     place = np.array([classes.index(name) for name in p.classes])
     units = units_of(images, [groups.get(image, "") for image in images])
     return CommonTestSet(images, classes, place[p.labels[order]], units, tuple(p.sources[row] for row in order))
-
-
-def units_of(images: Sequence[str], groups: Sequence[str]) -> Indices:
-    """Images of a group form one unit; an image without a group is a unit of its own."""
-    names = [f"group {group}" if group else f"image {image}" for image, group in zip(images, groups, strict=True)]
-    return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
 def _paired(
