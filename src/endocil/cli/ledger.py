@@ -93,8 +93,15 @@ def plot(
 def texts(folder: Path) -> dict[str, str]:
     """The ledger's tables and sentences by name, as Markdown."""
     from endocil.reports.ledger import read_ledger, uses_method_defaults
-    from endocil.reports.ledger_summary import alignment_text, overview, summary
-    from endocil.reports.ledger_tables import ablation_table, costs_table, leaks_table, ledger_table
+    from endocil.reports.ledger_tables import (
+        ablation_table,
+        alignment_text,
+        costs_table,
+        leaks_table,
+        ledger_table,
+        overview,
+        summary,
+    )
     from endocil.reports.ranks_over_data import ranks_text
     from endocil.reports.side_by_side import comparisons, side_by_side_text
     from endocil.runs.records import completed

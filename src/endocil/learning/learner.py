@@ -83,7 +83,10 @@ class Learner:
         at = unfinished.position if unfinished else Position(task.index)
         if at.grown == task.index:
             grow(self.method, task, self.fabric.device)
-        self._prepare()
+        if self.fabric.world_size > 1:
+            sync_batch_norm(self.method)
+        if self.compiled:
+            compile_backbones(self.method)
         exemplars = new.take(torch.arange(0)) if self.memory is None else self.memory.images()
 
         def features(images: ImageSet) -> Tensor:
@@ -157,13 +160,6 @@ class Learner:
             settings=self.recorded,
         )
         self.saved_at = self.clock()
-
-    def _prepare(self) -> None:
-        """What a network needs after it has grown, before it learns."""
-        if self.fabric.world_size > 1:
-            sync_batch_norm(self.method)
-        if self.compiled:
-            compile_backbones(self.method)
 
     def _announce(self, task: Task, data: TaskData, phases: tuple[Phase, ...], classes: Sequence[str]) -> None:
         plan = [

@@ -123,14 +123,12 @@ class CommonTestSet:
     def resampling(self, metric: str, resamples: int) -> Resampling:
         """Macro F1 and forgetting are means over fixed classes and tasks, so their resamples keep the classes' sizes:
         without that a rare class may vanish and count as 0. For accuracy the mixture of classes is chance, too."""
-        strata = None if metric.startswith("acc") else self._strata()
-        return Resampling(self.units, strata, resamples)
-
-    def _strata(self) -> Indices:
-        """The class of each unit; the most frequent one where a group has several."""
+        if metric.startswith("acc"):
+            return Resampling(self.units, None, resamples)
         counts = np.zeros((int(self.units.max()) + 1, len(self.classes)), dtype=np.int64)
         np.add.at(counts, (self.units, self.labels), 1)
-        return np.asarray(counts.argmax(axis=1))
+        most_frequent = np.asarray(counts.argmax(axis=1))  # (U,) a group may have several classes
+        return Resampling(self.units, most_frequent, resamples)
 
     def describe(self) -> str:
         """942 test images, or 942 test images in 310 groups."""

@@ -69,7 +69,8 @@ def calibrate(
         return None
     outputs = outputs or outputs_of(method, held_out.pixels, batch)
     temperature, error_before, error = _fitted(outputs.logits, labels, folds)
-    scores = ood_scores(outputs, spread)
+    own = probabilities(outputs.logits, None).gather(1, labels[:, None])[:, 0]
+    own_of = {name: tuple(sorted(own[labels == label].tolist())) for label, name in enumerate(classes)}
     return Calibration(
         images=len(labels),
         temperature=temperature,
@@ -77,16 +78,9 @@ def calibrate(
         error_before=error_before,
         error=error,
         folds=int(folds.max()) + 1,
-        ood_threshold=threshold_of(scores, rate),
+        ood_threshold=threshold_of(ood_scores(outputs, spread), rate),
         ood_rate=rate,
-        scores=_own_scores(outputs.logits, labels, classes),
-    )
-
-
-def _own_scores(logits: Tensor, labels: Tensor, classes: Sequence[str]) -> HeldOutScores:
-    own = probabilities(logits, None).gather(1, labels[:, None])[:, 0]
-    return HeldOutScores(
-        of_class={name: tuple(sorted(own[labels == label].tolist())) for label, name in enumerate(classes)}
+        scores=HeldOutScores(of_class=own_of),
     )
 
 

@@ -39,7 +39,11 @@ def split_new_images(
     table, seed = images.table, scenario.split_seed
     share = _validation_share(table, scenario, validation)
     if any(table.parts):
-        _refuse_unknown_parts(table)
+        if unknown := sorted(set(table.parts) - {TRAIN, VALIDATION, TEST}):
+            came = f"'{unknown[0]}'" if unknown[0] else "nothing for some images"
+            raise DataError(
+                f"the split column of the new images says {came}; expected train, validation or test for each"
+            )
         split = by_given(table, validation=share, folds=Folds(), seed=seed)
         unused = int((split.part == TEST).sum())
         notes += (f"{unused:,} images of the test part are left alone",) if unused else ()
@@ -57,13 +61,6 @@ def _validation_share(table: ImageTable, scenario: ScenarioSettings, validation:
     if not 0.0 <= validation < 1.0:
         raise SettingsError(f"--validation is {validation}; expected a share from 0 to below 1, such as 0.1")
     return validation
-
-
-def _refuse_unknown_parts(table: ImageTable) -> None:
-    unknown = sorted(set(table.parts) - {TRAIN, VALIDATION, TEST})
-    if unknown:
-        came = f"'{unknown[0]}'" if unknown[0] else "nothing for some images"
-        raise DataError(f"the split column of the new images says {came}; expected train, validation or test for each")
 
 
 Parts = Literal["all", "heads"]  # of a network that learn

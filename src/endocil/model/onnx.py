@@ -246,9 +246,16 @@ def export(model: Path | str, path: Path | str, *, trust: bool = False, force: b
     """Write the model as ONNX, once onnxruntime has given what torch gives; the complete file or none.
 
     `force`: overwrite an existing file."""
-    _refuse_missing_packages()
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+    except ImportError as error:
+        raise EndocilError(f"the export needs {error.name}; install it by: pip install 'endocil[onnx]'") from error
     model, path = model_path(Path(model)), Path(path)
-    _refuse_to_write_over(model, path)
+    if path.is_dir():
+        raise EndocilError(f"{path} is a folder; expected the name of an ONNX file")
+    if path.exists() and model.exists() and os.path.samefile(model, path):
+        raise EndocilError(f"{path} is the model that is exported; choose another file with -o")
     refuse_existing(path, force=force)
     content = read_model_file(model)
     method = restored_method(content, model_settings(content, trust=trust), torch.device("cpu"))
@@ -260,22 +267,6 @@ def export(model: Path | str, path: Path | str, *, trust: bool = False, force: b
     difference = largest_difference(data, graph.outputs, pixels, expected_of(method, content, pixels))
     write_atomically(path, data)
     return Exported(path, graph.outputs, len(pixels), generated, difference)
-
-
-def _refuse_missing_packages() -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-    except ImportError as error:
-        raise EndocilError(f"the export needs {error.name}; install it by: pip install 'endocil[onnx]'") from error
-
-
-def _refuse_to_write_over(model: Path, path: Path) -> None:
-    """The model file must not be overwritten by its export."""
-    if path.is_dir():
-        raise EndocilError(f"{path} is a folder; expected the name of an ONNX file")
-    if path.exists() and model.exists() and os.path.samefile(model, path):
-        raise EndocilError(f"{path} is the model that is exported; choose another file with -o")
 
 
 def _traced(graph: Graph, size: int) -> "onnx.ModelProto":

@@ -172,7 +172,9 @@ def _predictions_of(table: "PredictionTable", known: Sequence[str]) -> Predictio
     one_hot = np.eye(len(classes), dtype=np.float32)
     scores = table.matrix(columns, classes) if columns else one_hot[table.indices("predicted", classes)]
     labels = table.indices("label", classes)
-    _check_strays(table, known)
+    if strays := set(table.bare()).difference(known, table.cells["label"]):  # a stray column would pass for a class
+        expected = f"classes as score columns (name them {SCORE}<class> or remove them)"
+        raise unexpected(f"{table.path}, line 1", expected, _list(map(repr, sorted(strays))))
     distances = table.named(DISTANCE)
     return Predictions(
         images=table.cells.get("image") or tuple(map(str, range(len(labels)))),
@@ -253,13 +255,6 @@ def read_table(path: Path | str) -> PredictionTable:
         raise unexpected(path, "a line for each test image after the header", "none")
     columns = zip(*(row for _, row in rows), strict=True)
     return PredictionTable(path, dict(zip(header, columns, strict=True)), [line for line, _ in rows])
-
-
-def _check_strays(table: PredictionTable, known: Sequence[str]) -> None:
-    """A stray column would pass for a class; so without the prefix only labels count as names of classes."""
-    if strays := set(table.bare()).difference(known, table.cells["label"]):
-        expected = f"classes as score columns (name them {SCORE}<class> or remove them)"
-        raise unexpected(f"{table.path}, line 1", expected, _list(map(repr, sorted(strays))))
 
 
 def _list(names: Iterable[str]) -> str:

@@ -119,9 +119,11 @@ def learn(
             *_few_images(model, new_task),
         ):
             log(line)
-        planned = sum(phase.schedule.epochs * phase.images_per_epoch for phase in phases)
+        passes = [phase.schedule.epochs * phase.images_per_epoch for phase in phases]
+        planned = sum(passes)
         if not folder.begun():
-            seconds = _estimate_seconds(model, method, phases)
+            speeds = [speed(model.settings, method, phase, seconds=1.0) for phase in phases]  # of a few real steps
+            seconds = sum(images / each for images, each in zip(passes, speeds, strict=True))
             log(f"about {duration(seconds)} of training ({planned:,} image passes)")
         model.learn_in_folder(new_task, folder.path, parts=train, terms=terms, show=show, planned=planned)
         model.calibrate()
@@ -222,11 +224,6 @@ def next_phases(model: Model, new_task: NewTask, parts: Parts = "all") -> tuple[
     with frozen_for_now(method):
         method.grow(new_task.task)
         return method, method.phases(new_task.task, data.balanced(model.settings.seed))
-
-
-def _estimate_seconds(model: Model, method: Method, phases: tuple[Phase, ...]) -> float:
-    """Of training, from a few real steps of a copy of the method."""
-    return sum(p.schedule.epochs * p.images_per_epoch / speed(model.settings, method, p, seconds=1.0) for p in phases)
 
 
 def _plan(model: Model, new_task: NewTask, phases: tuple[Phase, ...], parts: Parts) -> list[str]:

@@ -123,7 +123,8 @@ def comparisons(entries: Sequence[Entry], *, by_image: bool = True) -> list[Comp
     by_scale: dict[str, list[Entry]] = {}
     for entry in entries:
         if (split_description(entry.settings) == "by image") == by_image:
-            by_scale.setdefault(_key(_scale(entry.settings)), []).append(entry)
+            scale = {key: value for key, value in identity(entry.settings).items() if key.startswith(OF_A_SCALE)}
+            by_scale.setdefault(_key(scale), []).append(entry)
     found = [one for members in by_scale.values() for one in _in_tables(_title(members[0].settings), members)]
     return sorted(found, key=lambda one: (-sum(len(data.methods) for data in one.data_sets), one.scale))
 
@@ -135,10 +136,6 @@ def _in_tables(scale: str, entries: Sequence[Entry]) -> list[Comparison]:
     full = tuple(data for data in data_sets if 2 * len(data.methods) >= most)
     few = [Comparison(scale, (data,)) for data in data_sets if data not in full]
     return [*([Comparison(scale, full)] if full else []), *few]
-
-
-def _scale(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in identity(settings).items() if key.startswith(OF_A_SCALE)}
 
 
 def _key(values: Mapping[str, Any]) -> str:

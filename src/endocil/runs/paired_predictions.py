@@ -46,31 +46,24 @@ class PairedPredictions:
         if metric in ("af", "bwt"):
             return self._forgetting(1 if metric == "af" else -1)
         kind, _, when = metric.rpartition("_")
-        one = {"acc": self._accuracy, "f1": self._f1, "top5": self._top5, "task_aware": self._task_aware}[kind]
         if when == "last":
-            return one(n_tasks - 1)
-        return combined([(1 / n_tasks, one(t)) for t in range(n_tasks)])
+            return self._after(n_tasks - 1, kind)
+        return combined([(1 / n_tasks, self._after(t, kind)) for t in range(n_tasks)])
 
     def accuracy_on(self, counted: Bools) -> Measure:
         """After the last task, on some of the images."""
         return accuracy_measure(self.correct[-1], counted)
 
-    def _accuracy(self, t: int) -> Measure:
-        return accuracy_measure(self.correct[t], self.predicted[t] >= 0)
-
-    def _f1(self, t: int) -> Measure:
+    def _after(self, t: int, kind: str) -> Measure:
+        """Macro F1, or a kind of accuracy, on the classes seen after task t."""
+        if kind != "f1":
+            correct = {"acc": self.correct, "top5": self.top5, "task_aware": self.task_aware}[kind]
+            assert correct is not None
+            return accuracy_measure(correct[t], self.predicted[t] >= 0)
         place = np.zeros(len(self.test_set.classes), dtype=np.int64)
         place[self.seen[t]] = np.arange(len(self.seen[t]))
         labels, predicted = place[self.test_set.labels], place[np.maximum(self.predicted[t], 0)]
         return macro_f1_measure(labels, predicted, len(self.seen[t]), self.predicted[t] >= 0)
-
-    def _top5(self, t: int) -> Measure:
-        assert self.top5 is not None
-        return accuracy_measure(self.top5[t], self.predicted[t] >= 0)
-
-    def _task_aware(self, t: int) -> Measure:
-        assert self.task_aware is not None
-        return accuracy_measure(self.task_aware[t], self.predicted[t] >= 0)
 
     def forward_transfer(self, references: Sequence["PairedPredictions"]) -> Measure:
         """Over the tasks but the first: task-aware accuracy just after each minus the mean of runs of one task."""
