@@ -98,20 +98,6 @@ def refuse_overwriting(output: Path, inputs: Iterable[Path]) -> None:
         raise SettingsError(f"{output} is read by this command; choose another file")
 
 
-def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> str:
-    """Columns as wide as they need to be. `numbers`: all but the first and the last are aligned to the right."""
-    last = len(rows[0]) - 1
-    widths = [max(len(row[column]) for row in rows) for column in range(last)] + [0]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.rjust(width) if numbers and 0 < column < last else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
-
-
 def describe_model(model: "LivingModel", output: Path) -> None:
     """What a new model file holds, and what it cannot do."""
     say(

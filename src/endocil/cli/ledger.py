@@ -93,17 +93,9 @@ def plot(
 def texts(folder: Path) -> dict[str, str]:
     """The ledger's tables and sentences by name, as Markdown."""
     from endocil.reports.ledger import read_ledger, uses_method_defaults
-    from endocil.reports.ledger_tables import (
-        ablation_table,
-        alignment_text,
-        costs_table,
-        leaks_table,
-        ledger_table,
-        overview,
-        summary,
-    )
+    from endocil.reports.ledger_tables import ablation_table, costs_table, leaks_table, ledger_table
     from endocil.reports.ranks_over_data import ranks_text
-    from endocil.reports.side_by_side import comparisons, side_by_side_text
+    from endocil.reports.side_by_side import alignment_text, comparisons, overview, side_by_side_text, summary
     from endocil.runs.records import completed
 
     entries = read_ledger(folder, complete=completed)

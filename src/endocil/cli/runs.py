@@ -153,7 +153,7 @@ def check(source: Source, changes: Overrides = None) -> None:
 def tensorboard(runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")]) -> None:
     """Write TensorBoard event files of runs into RUN/tensorboard; run.tensorboard=true writes them during the run."""
     from endocil.runs.folder import RunFolder
-    from endocil.runs.tensorboard import write_tensorboard
+    from endocil.runs.trackers import write_tensorboard
 
     for folder in runs:
         here = RunFolder(folder)

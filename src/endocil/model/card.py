@@ -5,11 +5,11 @@ is built, and no code that the file names is imported.
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from endocil.html.markup import number, render_page
+from endocil.io.terminal import aligned
 from endocil.methods import method_title
 from endocil.model import DISCLAIMER
 from endocil.model.calibration import limits_of
@@ -54,7 +54,9 @@ class Card:
             lines += ["", section.title, *(f"  {line}" for line in section.lines)]
             width = max((len(name) for name, _ in section.facts), default=0)
             lines += [f"  {name.ljust(width)}  {value}" for name, value in section.facts]
-            lines += [f"  {row}" for row in _aligned(section)]
+            if section.rows:
+                numbers = range(section.numeric_from, len(section.titles))
+                lines += [f"  {row}" for row in aligned([section.titles, *section.rows], numbers).split("\n")]
         return "\n".join(lines)
 
     def markdown(self) -> str:
@@ -189,20 +191,6 @@ def _step(step: Step) -> tuple[str, ...]:
     removed = ", ".join(f"{n:,} by {field}" for field, n in step.removed.items())
     said = (added, f"removed {removed}" if removed else "", " ".join(step.changes), step.note)
     return step.made[:16].replace("T", " "), step.by, (step.parent or "")[:8], "; ".join(filter(None, said))
-
-
-def _aligned(section: Section) -> list[str]:
-    """The table in columns; the last column is not padded."""
-    table: list[Sequence[str]] = [section.titles, *section.rows] if section.rows else []
-    widths = [max(len(row[j]) for row in table) for j in range(len(section.titles))] if table else []
-    lines = []
-    for row in table:
-        cells = [
-            cell.rjust(width) if j >= section.numeric_from else cell.ljust(width)
-            for j, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
 
 
 def _escaped(text: str) -> str:

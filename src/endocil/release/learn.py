@@ -40,6 +40,7 @@ from endocil.runs.preflight import describe_phases, schedule_problems, speed
 from endocil.settings.settings import DataSettings, load_settings
 
 ENOUGH = 50  # images of a new class; with fewer a warning precedes learning
+OF_THE_MODEL = ("data.name", "data.size", "data.crop_frame", "data.fit")  # the other data.* say how images are read
 
 
 def learn(
@@ -76,17 +77,12 @@ def learn(
     folder = WorkFolder(work or work_folder_of(place))
     if not folder.begun():  # else the process that wrote the file may have been killed before it removed the folder
         refuse_existing(place)
-    reading = [change for change in changes if change.strip().startswith("data.")]
-    settings_changes = [change for change in changes if change not in reading]
+    keys = [change.partition("=")[0].strip() for change in changes]
+    of_reading = [key.startswith("data.") and key not in OF_THE_MODEL for key in keys]
+    reading = [change for change, here in zip(changes, of_reading, strict=True) if here]
+    settings_changes = [change for change, here in zip(changes, of_reading, strict=True) if not here]
     if held_out is not None:
         settings_changes.append(f"run.held_out={held_out}")
-    for key in (change.partition("=")[0].strip() for change in reading):
-        if key in ("data.name", "data.size", "data.crop_frame", "data.fit"):
-            raise SettingsError(
-                f"'{key}' cannot be changed in a model that has learned; --set takes train.*, run.*, memory.*, "
-                f"options of the method, and the data.* keys that say how the new images are read (not name, size, "
-                f"crop_frame, fit)"
-            )
     model = Model.load(model_path, changes=settings_changes, trust=trust)
     if reason := model.cannot_learn():  # before any image is read
         raise SettingsError(reason)
