@@ -19,8 +19,7 @@ from torch import Tensor, nn
 
 from endocil.data.batches import ImageSet
 from endocil.metrics.metrics import summarise
-from endocil.model.inference import predict
-from endocil.model.predictions import HEADS, Predictions
+from endocil.model.predictions import HEADS, Predictions, predict
 
 FILE = Path(__file__).with_name("digests.json")
 SIZES = [14, 11, 12, 4, 13, 9]

@@ -11,12 +11,11 @@ from scipy import stats
 from endocil.cli.ledger import plot
 from endocil.errors import EndocilError
 from endocil.methods import BASELINE, COMPARED, OWN_METHOD
-from endocil.reports.figures.rank_plot import rank_figure, write_rank_plot
+from endocil.reports.figures.ledger_plot import rank_figure, write_rank_plot
 from endocil.reports.ledger import Entry
-from endocil.reports.ledger_summary import alignment_text, overview, summary
 from endocil.reports.ledger_tables import leaks_table
 from endocil.reports.ranks_over_data import ranked, ranks_over_data, ranks_text
-from endocil.reports.side_by_side import comparisons, side_by_side_text
+from endocil.reports.side_by_side import alignment_text, comparisons, overview, side_by_side_text, summary
 
 METRICS = ("acc_last", "f1_last", "acc_avg", "f1_avg", "af")
 

@@ -10,7 +10,7 @@ from endocil.cli import console
 from endocil.cli.console import Overrides, fail
 from endocil.errors import EndocilError, SettingsError
 from endocil.io.files import write_atomically
-from endocil.io.stopping import exit_status
+from endocil.io.process import exit_status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -334,7 +334,7 @@ _FILES = {
     "fingerprints (audit)": rf"{_DIGEST}\.npz",
     "unfinished or left by a killed process": rf"\.({_DIGEST}\.npy|.+\.{_UNIQUE}\.tmp)(\.part|\.jsonl)?",
 }
-FEATURES = "features"  # the folder of learning/feature_store.py
+FEATURES = "features"  # the folder of learning/features.py
 _FEATURE_FOLDERS = {"features of frozen backbones": _DIGEST}
 _ARCHIVES = {
     "extracted archives": r".*-[0-9a-f]{16}",

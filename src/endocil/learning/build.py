@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from endocil.data.augment import Augmentation, Operation
-from endocil.data.augment_operations import OPERATIONS
+from endocil.data.augment import OPERATIONS, Augmentation, Operation
 from endocil.data.cache import FEATURES
 from endocil.data.scenario import Task
 from endocil.datasets import DATASETS, RESERVED
 from endocil.errors import SettingsError
 from endocil.io.files import cache_folder
 from endocil.learning.events import Journal, processor
-from endocil.learning.feature_store import FeatureStore
+from endocil.learning.features import FeatureStore
 from endocil.learning.first_task import FirstTasks, digest_of
 from endocil.learning.learner import Learner
 from endocil.learning.memory import SELECTORS, ExemplarMemory, build_selector

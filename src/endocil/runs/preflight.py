@@ -27,8 +27,8 @@ from endocil.methods import METHODS, method_title
 from endocil.methods.base import Method, Phase, TaskData
 from endocil.model.new_images import refuse_unfit_names
 from endocil.networks import compile_backbones
-from endocil.runs import tensorboard, wandb
 from endocil.runs.parts import Parts, assemble
+from endocil.runs.trackers import refuse_missing_package
 from endocil.settings.settings import Settings
 
 Plan = Sequence[tuple[Task, tuple[Phase, ...]]]  # the phases that each task will train
@@ -57,9 +57,9 @@ def refuse_missing_resources(settings: Settings) -> None:
     """The device, package and folder that the settings ask for: checked before an image is read."""
     one_device(settings.run.accelerator)
     if settings.run.tensorboard:
-        tensorboard.refuse_missing_package()
+        refuse_missing_package("tensorboard")
     if settings.run.wandb:
-        wandb.refuse_missing_package()
+        refuse_missing_package("wandb")
     if settings.run.first_tasks is not None:
         path = Path(settings.run.first_tasks).expanduser()
         existing = next(one for one in (path, *path.absolute().parents) if one.exists())
