@@ -209,7 +209,7 @@ def _method_lines(choice: Choice) -> list[str]:
         "",
         "[train]",
         f"epochs = {choice.epochs}  # {time_words}",
-        f"milestones = {[max(1, choice.epochs // 2), max(2, choice.epochs * 4 // 5)]}",
+        "milestones = [0.5, 0.8]  # shares of the epochs after which the learning rate falls",
     ]
 
 
