@@ -212,6 +212,17 @@ def test_the_summary_says_what_is_highest_what_is_noise_and_what_is_missing() ->
     assert summary([]) == "Nothing was run yet.\n"
 
 
+def test_one_seed_is_never_said_to_be_within_noise() -> None:
+    entries = [*_seeds("bic", 70.0, 72.0, 74.0), *_seeds("icarl", 60.1, 61.9, 64.0), *_seeds("er_ace", 31.5)]
+    [whole] = summary(entries).splitlines()
+    assert (
+        "(72.0 %); all others with several seeds are significantly lower; too few seeds of ER-ACE to tell noise"
+        in whole
+    )
+    alone = summary([*_seeds("bic", 70.0), *_seeds("icarl", 60.1)])
+    assert "(70.0 %); too few seeds of iCaRL to tell noise." in alone
+
+
 def test_leaks_stand_for_each_split_and_older_entries_have_none() -> None:
     leaks = {"test_images": 100, "exact_in_train": 0.0, "near_in_train": 0.1875, "group_in_train": None}
     entries = [

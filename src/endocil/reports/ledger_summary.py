@@ -101,13 +101,22 @@ def _aligned_against_base(data: DataSet) -> list[str]:
 
 
 def _data_set(data: DataSet) -> str:
-    best, ties = data.best("acc_last"), data.ties("acc_last")
+    best, untested = data.best("acc_last"), data.untested("acc_last")
+    ties = [one for one in data.ties("acc_last") if one not in untested]
     n_run = _run_of_compared(data)
     part = f" ({n_run} of {len(COMPARED)} methods so far)" if n_run < len(COMPARED) else ""
-    noise = f"{listed([one.label for one in ties])} {'is' if len(ties) == 1 else 'are'} within noise of it"
+    noise = (
+        [f"{listed([one.label for one in ties])} {'is' if len(ties) == 1 else 'are'} within noise of it"]
+        if ties
+        else []
+    )
+    if not ties and len(data.learners) > 1 + len(untested):
+        noise = [f"all others{' with several seeds' if untested else ''} are significantly lower"]
+    if untested:
+        noise += [f"too few seeds of {listed([one.label for one in untested])} to tell noise"]
     parts = [
         f"**{data.title}**{part}: {best.label} has the highest accuracy after the last task ({_mean(best):.1f} %)",
-        noise if ties else "all others are significantly lower",
+        *noise,
         *filter(None, [_below(data, best), _against_base(data)]),
     ]
     return "; ".join(parts) + "."

@@ -45,9 +45,16 @@ class DataSet:
 
     def ties(self, metric: str) -> list[Entries]:
         """Those whose difference from the best is not significant over the seeds that both have."""
+        return [one for one, gaps in self._gaps(metric) if not significant(gaps)]
+
+    def untested(self, metric: str) -> list[Entries]:
+        """Those that have fewer than two seeds in common with the best: ties, because no test is possible."""
+        return [one for one, gaps in self._gaps(metric) if len(gaps) < 2]
+
+    def _gaps(self, metric: str) -> list[tuple[Entries, list[float]]]:
+        """Each other method, and how far it is from the best with each seed that both have."""
         best = self.best(metric)
-        others = [one for one in self.learners if one is not best]
-        return [one for one in others if not significant(differences(best, one, metric))]
+        return [(one, differences(best, one, metric)) for one in self.learners if one is not best]
 
 
 @dataclass(frozen=True)
