@@ -121,7 +121,7 @@ def learn(
         ):
             log(line)
         planned = sum(phase.schedule.epochs * phase.images_per_epoch for phase in phases)
-        if not folder.begun():
+        if planned and not folder.begun():
             seconds = _estimate_seconds(model, method, phases)
             log(f"about {duration(seconds)} of training ({planned:,} image passes)")
         model.learn_in_folder(new_task, folder.path, parts=train, terms=terms, show=show, planned=planned)
@@ -239,7 +239,8 @@ def _plan(model: Model, new_task: NewTask, phases: tuple[Phase, ...], parts: Par
         if learned[label] or held[label]
     ]
     facts = [
-        f"the model: {known} classes in {len(model.tasks)} tasks, {len(model.exemplars):,} exemplars",
+        f"the model: {known} classes in {len(model.tasks)} task{'s' * (len(model.tasks) != 1)}, "
+        f"{len(model.exemplars):,} exemplars",
         f"task {new_task.task.number}: {', '.join(counts)} (to learn + held out)",
         f"{title}: {describe_phases(phases)}",
     ]
