@@ -218,8 +218,8 @@ def test_a_method_without_phases_is_checked_run_resumed_and_reported(
         tomli_w.dumps({**TINY, "method": {"name": f"test_preflight:{method}"}, "memory": {}})
     )
     told = typed("check", "own.toml")
-    assert "later tasks: no training, as the method has no phase here" in told
-    assert ("nothing to train: the method has no phases" in told) == (method == "NearestMean")
+    assert "later tasks: nothing is trained" in told
+    assert ("no time for training" in told) == (method == "NearestMean")
     assert "ready to run" in told
     assert method in typed("run", "own.toml", "-o", "whole")
 

@@ -117,7 +117,7 @@ def learn(
             log(line)
         passes = [phase.schedule.epochs * phase.images_per_epoch for phase in phases]
         planned = sum(passes)
-        if not folder.begun():
+        if planned and not folder.begun():
             speeds = [speed(model.settings, method, phase, seconds=1.0) for phase in phases]  # of a few real steps
             seconds = sum(images / each for images, each in zip(passes, speeds, strict=True))
             log(f"about {duration(seconds)} of training ({planned:,} image passes)")
@@ -231,7 +231,8 @@ def _plan(model: Model, new_task: NewTask, phases: tuple[Phase, ...], parts: Par
         if learned[label] or held[label]
     ]
     facts = [
-        f"the model: {known} classes in {len(model.tasks)} tasks, {len(model.exemplars):,} exemplars",
+        f"the model: {known} classes in {len(model.tasks)} task{'s' * (len(model.tasks) != 1)}, "
+        f"{len(model.exemplars):,} exemplars",
         f"task {new_task.task.number}: {', '.join(counts)} (to learn + held out)",
         f"{title}: {describe_phases(phases)}",
     ]

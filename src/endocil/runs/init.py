@@ -221,7 +221,7 @@ def described(look: Look, choice: Choice) -> list[str]:
     lines = [
         f"{look.images:,} images in {len(look.counts)} classes: {counts}{more}",
         f"sizes: {sizes or 'unknown'}{', ...' if len(look.sizes) > 3 else ''}",
-        f"near duplicates: {look.near:,} images in {look.near_groups:,} groups"
+        f"near duplicates: {look.near:,} images in {look.near_groups:,} group{'s' * (look.near_groups > 1)}"
         if look.near
         else "near duplicates: none",
     ]

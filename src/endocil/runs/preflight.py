@@ -115,7 +115,7 @@ def _facts(parts: Parts, planned: Plan) -> Iterator[str]:
 def describe_phases(phases: Sequence[Phase]) -> str:
     """The phases of a task in words."""
     if not phases:
-        return "no training, as the method has no phase here"
+        return "nothing is trained"
     return "; ".join(
         f"phase '{phase.name}', {phase.schedule.epochs} epoch{'s' * (phase.schedule.epochs != 1)}, "
         f"batches of {phase.schedule.batch_size}"
@@ -274,7 +274,7 @@ def estimate(parts: Parts) -> tuple[str, str]:
         method, phases = trial(parts)
         speeds = {phase.name: speed(parts.settings, method, phase, seconds=2.0) for phase in phases}
     passes = image_passes(parts)
-    time_needed = "nothing to train: the method has no phases"
+    time_needed = "no time for training: features are computed once, and the rest takes seconds"
     if total := passes.total():
         # a phase that the task of the trial does not have goes at the speed of its first phase
         default = next(iter(speeds.values()))
