@@ -20,7 +20,7 @@ from endocil.data.resize import prepared
 from endocil.data.table import ImageTable
 from endocil.datasets import load_table
 from endocil.datasets.folder import load_as
-from endocil.errors import DataError, EndocilError, FileFormatError, RefusedError, SettingsError
+from endocil.errors import DataError, EndocilError, FileFormatError, RefusedError, ResourceError, SettingsError
 from endocil.io.files import LOCK_FILE, locked, make_private_folder, parse_json, refuse_existing, write_json
 from endocil.io.terminal import duration, refuse_control
 from endocil.learning.build import build_augmentation
@@ -74,8 +74,10 @@ def learn(
     `log` gets the lines of the preflight, and what learning cost the old classes. If stopped, the same call resumes
     from the folder `work` (default: OUTPUT.learning), which is removed at the end."""
     place, terms = Path(output), terms or Terms()
-    folder = WorkFolder(work or work_folder_of(place))
+    folder = WorkFolder(work or work_folder_of(place), ours=work is None)
     if not folder.begun():  # else the process that wrote the file may have been killed before it removed the folder
+        if place.exists():  # or while it did
+            folder.discard()
         refuse_existing(place)
     reading = [change for change in changes if change.strip().startswith("data.")]
     settings_changes = [change for change in changes if change not in reading]
@@ -334,6 +336,7 @@ class WorkFolder:
     """A killed command resumes from here; the folder is removed at the end."""
 
     path: Path
+    ours: bool = False  # named after the output, so it is not a folder of the user's, whoever made it
 
     @contextmanager
     def open(self, facts: dict[str, str]) -> Iterator[None]:
@@ -408,12 +411,18 @@ class WorkFolder:
             f"{output} exists already, and is not what {self.path} was learning; choose another with -o"
         )
 
+    def discard(self) -> None:
+        """Remove what is left of a step that has no checkpoint, unless a process is working on it."""
+        if self.path.is_dir() and self._only_ours():
+            with suppress(ResourceError), locked(self.path, ""):
+                self.remove()
+
     def remove(self) -> None:
         """What we have written, and the folder if we made it and nothing else lies in it."""
-        made = self._recorded().get(CREATED) == "yes"
+        made = self.ours or self._recorded().get(CREATED) == "yes"
         with suppress(OSError):
             exemplars = self.path.glob(EXEMPLARS.format(task="*"))
-            own = (self.path / name for name in (FILE, EVENTS, FINGERPRINT, LOCK_FILE))
+            own = (self.path / name for name in (FILE, EVENTS, LOCK_FILE, FINGERPRINT))
             for file in (*self._temporary(), *exemplars, *own):
                 file.unlink(missing_ok=True)
             if made:
