@@ -161,13 +161,18 @@ def test_data_is_read_once_and_a_method_built_once_for_all_seeds_and_memories(
 
 
 @pytest.mark.usefixtures("_runs_here")
-def test_what_is_finished_is_not_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_finished_is_not_checked_again_and_gets_the_page_that_a_kill_has_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file, folder = write_sweep(tmp_path, set={"train.epochs": 2, "method.name": "finetune"}), tmp_path / "out"
     assert endocil("sweep", file, "-o", folder)[0] == 0
+    (page,) = folder.glob("*/report.html")
+    page.unlink()  # as if the run's process had been killed when its results were written
     monkeypatch.delattr("endocil.runs.parts.images_and_scenario")
     status, said, _ = endocil("sweep", file, "-o", folder)
     assert status == 0
     assert "checking" not in said
+    assert page.exists()
 
 
 @pytest.mark.parametrize("ray", [None, "auto"])

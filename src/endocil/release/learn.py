@@ -74,8 +74,10 @@ def learn(
     `log` gets the lines of the preflight, and what learning cost the old classes. If stopped, the same call resumes
     from the folder `work` (default: OUTPUT.learning), which is removed at the end."""
     place, terms = Path(output), terms or Terms()
-    folder = WorkFolder(work or work_folder_of(place))
+    folder = WorkFolder(work or work_folder_of(place), ours=work is None)
     if not folder.begun():  # else the process that wrote the file may have been killed before it removed the folder
+        if place.exists():  # or while it did
+            folder.discard()
         refuse_existing(place)
     keys = [change.partition("=")[0].strip() for change in changes]
     of_reading = [key.startswith("data.") and key not in OF_THE_MODEL for key in keys]
