@@ -198,7 +198,7 @@ def test_multistage_learns_from_one_image_of_each_class(images: Images, features
 def test_multistage_refuses_a_network_that_does_not_show_its_maps() -> None:
     backbone = nn.Flatten()
     backbone.n_features = 12  # type: ignore[assignment]
-    with pytest.raises(EndocilError, match=r"Flatten does not show the maps of its stages.*method.name=analytic"):
+    with pytest.raises(EndocilError, match=r"Flatten does not show the maps of its stages.*method.features=\"last\""):
         build_method("multistage", backbone, {}, schedule=shared_schedule(), seed=0)
 
 
@@ -309,11 +309,14 @@ def test_a_singular_matrix_is_solved() -> None:
 
 
 def test_the_options_are_those_of_the_papers() -> None:
-    assert method_options("ranpac") == {"projected": 10_000, "native_schedule": False}
-    assert method_options("analytic") == {"power": 0.5, "ratio": 0.0, "native_schedule": False}
-    wrong: list[tuple[str, dict[str, Any]]]
-    assert method_options("multistage") == {"random": 3000, "penalty": 0.3, "prior": 0.5, "native_schedule": False}
-    wrong = [
+    shared = {"features": "last", "native_schedule": False}
+    assert method_options("simplecil") == shared
+    assert method_options("ranpac") == shared | {"projected": 10_000}
+    assert method_options("analytic") == shared | {"power": 0.5, "ratio": 0.0}
+    own = {"features": "stages", "random": 3000, "penalty": 0.3, "prior": 0.5}
+    assert method_options("multistage") == shared | own
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        ("simplecil", {"features": "first"}),
         ("multistage", {"penalty": 0.0}),
         ("multistage", {"prior": 2.0}),
         ("analytic", {"power": 1.5}),

@@ -125,7 +125,7 @@ def embed_each(method: Method, images: ImageSet | Tensor) -> Tensor:
 
 def key_of(method: Method) -> str:
     """A digest of what decides the features of given pixels."""
-    backbone, own = method.backbone, type(method).embed is not Method.embed
+    backbone, own = method.backbone, bool(method.embeds_by)
     packages = sorted({type(module).__module__.partition(".")[0] for module in backbone.modules()})
     decides = {
         "rules": RULES,
@@ -133,7 +133,7 @@ def key_of(method: Method) -> str:
         "network": repr(backbone),
         "normalisation": dataclasses.asdict(method.normalisation),
         "code": code_of(type(backbone), *[type(method)] * own),
-        "embed": type(method).embed.__qualname__ if own else "",
+        "embed": method.embeds_by,
         "packages": {package: _version(package) for package in packages},
         "machine": machine_of(method.device),
     }
