@@ -172,6 +172,23 @@ def test_multistage_pools_the_maps_of_all_stages_from_stride_eight_on() -> None:
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("name", FROZEN)
+def test_every_frozen_method_stands_on_the_last_features_or_on_the_pooled_stages(name: str) -> None:
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    last, stages = (new_method(name, features=kind, **OPTIONS.get(name, {})).eval() for kind in ("last", "stages"))
+    torch.testing.assert_close(last.embed(images), last.backbone(images))
+    torch.testing.assert_close(stages.embed(images), new_method("multistage").eval().embed(images))
+    for method in (last, stages):
+        method.grow(Task(0, 0, 3))
+        assert method(images).shape == (2, 3)
+
+
+def test_multistage_on_last_features_does_not_depend_on_their_length(features: Tensor) -> None:
+    method = new_method("multistage", features="last", random=30).double()
+    method.grow(Task(0, 0, 3))
+    torch.testing.assert_close(method.classify(7.0 * features), method.classify(features))
+
+
 @pytest.mark.parametrize("name", ["resnet18", "resnet32", "efficientnet-lite2"])
 def test_the_last_map_of_the_stages_gives_the_features_of_the_network(name: str) -> None:
     backbone, _ = build_backbone(name, seed=0)

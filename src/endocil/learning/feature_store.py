@@ -15,6 +15,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -22,7 +23,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from endocil.data.batches import ImageSet, plain_batches
+from endocil.data.batches import ImageSet, pixel_digest, plain_batches
 from endocil.errors import ResourceError
 from endocil.io.files import lock, make_private_folder, private, read_whole, write_atomically
 from endocil.learning.first_task import code_of, digest_of, machine_of
@@ -41,21 +42,22 @@ class FeatureStore:
         self._files: set[str] = set()  # read already
         self._rows: dict[bytes, Tensor] = {}
 
-    def features(self, method: Method, images: ImageSet, *, wait: bool = True) -> Tensor:
+    def features(self, method: Method, images: ImageSet | Tensor, *, wait: bool = True) -> Tensor:
         """(n, d) of a frozen method; what is missing is computed and kept.
 
         Without `wait`, images are computed though another process may be computing them too."""
         key = key_of(method)
         if key != self._key:
             self._key, self._files, self._rows = key, set(), {}
-        digests = images.pixel_digests()
+        digests = [pixel_digest(one) for one in images] if isinstance(images, Tensor) else images.pixel_digests()
         self._read()
         if self._missing(digests):
             with self._locked(wait):
                 self._read()  # what another process has computed meanwhile
                 for part in torch.split(torch.tensor(self._missing(digests), dtype=torch.int64), CHUNK):
                     if len(part):
-                        self._write([digests[place] for place in part.tolist()], embed_each(method, images.take(part)))
+                        missing = images[part] if isinstance(images, Tensor) else images.take(part)
+                        self._write([digests[place] for place in part.tolist()], embed_each(method, missing))
         return torch.stack([self._rows[digest] for digest in digests])
 
     def _missing(self, digests: list[bytes]) -> list[int]:
@@ -110,10 +112,25 @@ class FeatureStore:
 def frozen_features(
     method: Method, images: ImageSet | Tensor, store: FeatureStore | None, *, wait: bool = True
 ) -> Tensor:
-    """(n, d) on the CPU, of a frozen method in eval mode; those of plain pixels are not kept."""
-    if store is None or isinstance(images, Tensor) or not len(images):
+    """(n, d) on the CPU, of a frozen method in eval mode; those of plain pixels are kept in a shared store alone."""
+    store = _shared.get() if store is None or isinstance(images, Tensor) else store
+    if store is None or not len(images):
         return embed_each(method, images)
     return store.features(method, images, wait=wait)
+
+
+_shared: ContextVar[FeatureStore | None] = ContextVar("shared store of features", default=None)
+
+
+@contextmanager
+def sharing_features(store: FeatureStore | None) -> Iterator[None]:
+    """Meanwhile this store serves every pass over images that has none, of a frozen backbone: `endocil learn` looks at
+    the held-out images three times."""
+    token = _shared.set(store)
+    try:
+        yield
+    finally:
+        _shared.reset(token)
 
 
 @torch.no_grad()
