@@ -22,9 +22,10 @@ from endocil.datasets.folder import load_as
 from endocil.errors import DataError, EndocilError, RefusedError, SettingsError
 from endocil.io.files import refuse_existing
 from endocil.io.terminal import duration, refuse_control
-from endocil.learning.build import build_augmentation
+from endocil.learning.build import build_augmentation, feature_store
 from endocil.learning.checkpoint import WorkFolder
 from endocil.learning.events import Show
+from endocil.learning.features import sharing_features
 from endocil.methods import Method, method_title
 from endocil.methods.base import Phase, TaskData
 from endocil.methods.frozen import FrozenMethod
@@ -103,7 +104,8 @@ def learn(
         one.class_name for one in model.held_out_with(new_task).provenance
     }:
         raise SettingsError(f"--gate: {why_unmeasured(model)}")
-    with folder.open(fingerprint_of(model, new_task, terms, train)):
+    shared = feature_store(model.settings) if model.method.frozen else None
+    with folder.open(fingerprint_of(model, new_task, terms, train)), sharing_features(shared):
         if place.exists():
             return _learned_before(model, place, folder, trust=trust)
         if problems := model.problems(new_task):
