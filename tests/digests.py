@@ -46,7 +46,7 @@ def _in_its_precision(layer: nn.Conv2d, inputs: tuple[Tensor]) -> tuple[Tensor]:
 
 def life_of(name: str, folder: Path, **how: Any) -> Life:
     """Call it and use it inside `float64()`."""
-    method = new_method(name, **({"rate": RATES[name]} if name in RATES else {}))
+    method = new_method(name, rate=RATES.get(name, 0.1))
     for module in method.modules():
         if isinstance(module, nn.Conv2d):
             module.register_forward_pre_hook(_in_its_precision)
