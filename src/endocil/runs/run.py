@@ -73,7 +73,8 @@ def run(
         settings = with_run_settings(settings, threads=max(1, torch.get_num_threads() // devices))
     parts, preflight = check_run(settings, progress)
     preflight.refuse_problems()
-    refuse_wrong_numbers(parts)  # of a task in the middle; each phase is compared again before it trains
+    if not settings.train.compile:  # a trial would fill torch's cache of compiled code, which has a limit
+        refuse_wrong_numbers(parts)  # of a task in the middle; each phase is compared again before it trains
     with learning_on(settings.run.accelerator, devices, nodes) as fabric, ExitStack() as stack:
 
         def begin() -> None:
