@@ -108,6 +108,7 @@ def test_the_demo_shows_table_verdict_and_page_and_the_same_command_repeats_noth
     ]
     (verdict,) = [line for line in lines if line.startswith("Significant differences in Acc_last over 1 seed")]
     assert "6 pairs): none. Not significant: " in verdict
+    assert lines[lines.index(verdict) - 1] == "A star marks the best mean of the methods that learn task by task."
     assert lines[-1] == f"page: {tmp_path / 'out' / 'report.html'}"
     assert 'id="gallery"' in (tmp_path / "out" / "report.html").read_text("utf-8")
     for name in runs_in(tmp_path / "out"):

@@ -185,6 +185,7 @@ def no_compiler(module: nn.Module) -> None:
         "train.milestones=[0.5,9]",
         "train.epochs=0",
         "train.accumulate=2 method.name=test_preflight:ComparesLater",
+        'train.precision=bf16 network={backbone="small_networks:WrongIn16Bits"}',
     ],
 )
 def test_check_refuses_what_run_refuses_before_training_with_the_same_line(

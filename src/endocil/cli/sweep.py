@@ -165,7 +165,9 @@ def demo(
     if finished:
         page = folder.path / "report.html"
         write_page(finished, page, title="endocil demo: synthetic endoscopy", gallery=exemplars_of(finished))
-        say(f"\n{comparison(finished).text()}\n{compared_over_seeds(finished)}\npage: {page}")
+        table = comparison(finished)
+        star = "A star marks the best mean of the methods that learn task by task.\n" if table.marked() else ""
+        say(f"\n{table.text()}\n{star}{compared_over_seeds(finished)}\npage: {page}")
     _end(failed)
 
 

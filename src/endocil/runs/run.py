@@ -33,7 +33,7 @@ from endocil.model.prediction_files import read_run_predictions, write_predictio
 from endocil.model.predictions import Predictions
 from endocil.runs.folder import RunFolder, new_folder
 from endocil.runs.parts import Parts, assemble, with_run_settings
-from endocil.runs.preflight import check_run, image_passes
+from endocil.runs.preflight import check_run, image_passes, refuse_wrong_numbers
 from endocil.runs.trackers import tracked
 from endocil.settings.settings import Settings, load_settings
 
@@ -73,6 +73,8 @@ def run(
         settings = with_run_settings(settings, threads=max(1, torch.get_num_threads() // devices))
     parts, preflight = check_run(settings, progress)
     preflight.refuse_problems()
+    if not settings.train.compile:  # a trial would fill torch's cache of compiled code, which has a limit
+        refuse_wrong_numbers(parts)  # of a task in the middle; each phase is compared again before it trains
     with learning_on(settings.run.accelerator, devices, nodes) as fabric, ExitStack() as stack:
 
         def begin() -> None:
