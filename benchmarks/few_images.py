@@ -42,8 +42,16 @@ def write_few(scenario: Scenario, name: str, n: int, seed: int, path: Path) -> P
 
 
 def result_of(
-    base: Path, scenario: Scenario, name: str, n: int, seed: int, train: str, folder: Path, old: list[str]
+    base: Path,
+    scenario: Scenario,
+    name: str,
+    n: int,
+    seed: int,
+    train: str,
+    folder: Path,
+    before: dict[str, dict[str, float]],
 ) -> dict[str, Any]:
+    """`before`: recall of each old class on each part."""
     place = folder / f"{name}-{n}-{train}"
     place.mkdir(parents=True, exist_ok=True)
     root = write_few(scenario, name, n, seed, place / "new.csv")
@@ -51,10 +59,8 @@ def result_of(
     if not after.exists():
         learn(base, place / "new.csv", after, changes=[f"data.root={root}"], train=train)  # type: ignore[arg-type]
     measured = {}
-    for part in (VALIDATION, TEST):
-        before = recalls(base, scenario, old, part)["softmax"]
-        now = recalls(after, scenario, [*old, name], part)["softmax"]
-        measured[part] = {"before": before, "after": now}
+    for part, old in before.items():
+        measured[part] = {"before": old, "after": recalls(after, scenario, [*old, name], part)["softmax"]}
     return {"seed": seed, "class": name, "images": n, "train": train, **measured}
 
 
@@ -84,16 +90,17 @@ def main() -> None:
             others = settings.scenario.model_copy(update={"leave_out": left_out})
             run(settings.model_copy(update={"scenario": others}), base)
         old = [name for name in scenario.table.classes if name not in options.classes]
+        before = {part: recalls(base, scenario, old, part)["softmax"] for part in (VALIDATION, TEST)}
         for n, name, train in (
             (n, name, train) for n in options.images for name in options.classes for train in options.train
         ):
             if (seed, name, n, train) in done:
                 continue
-            found = result_of(base, scenario, name, n, seed, train, work / f"seed-{seed}", old)
+            found = result_of(base, scenario, name, n, seed, train, work / f"seed-{seed}", before)
             with options.output.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(found) + "\n")
-            before, after = found[TEST]["before"], found[TEST]["after"]
-            change = np.mean([after[one] - before[one] for one in old])
+            after = found[TEST]["after"]
+            change = np.mean([after[one] - before[TEST][one] for one in old])
             print(f"seed {seed}, {n} of {name}, {train}: old {change:+.1f}, new {after[name]:.1f}", flush=True)
 
 

@@ -2,6 +2,9 @@
 
     export HYPER_KVASIR_PART=/where/the/subset/is
     python benchmarks/operating_points.py -o results.jsonl [--settings experiments/hyper-kvasir-part-pretrained.toml]
+    export GASTROVISION=/where/the/images/are
+    python benchmarks/operating_points.py -o gastrovision.jsonl --settings gastrovision --set data.size=128 \\
+        --set network.backbone=efficientnet-lite0 --set network.weights=imagenet --set 'network.freeze=["all"]'
 
 For each seed another split: a run of `analytic` on frozen features, a quarter of the training images held out, at most
 50 of each class kept; then its model's prediction sets and thresholds on the test images. A line of JSON for each seed.
@@ -9,6 +12,7 @@ For each seed another split: a run of `analytic` on frozen features, a quarter o
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -72,9 +76,9 @@ def sensitive(said: Predictions, required: float) -> dict[str, float]:
     }
 
 
-def result_of(source: str, seed: int, folder: Path) -> dict[str, Any]:
+def result_of(source: str, changes: Sequence[str], seed: int, folder: Path) -> dict[str, Any]:
     own = [f"seed={seed}", f"scenario.split_seed={1993 + seed}", "scenario.validation=0.25", "run.held_out=50"]
-    done = run(load_settings(source, [*own, "method.name=analytic"]), folder)
+    done = run(load_settings(source, [*own, "method.name=analytic", *changes]), folder)
     files = sorted((done.folder / "predictions").glob("*.csv"), key=lambda path: int(path.stem.rpartition("-")[2]))
     said = replace(read_run_predictions(files, of_run=True)[-1], calibration=Model.load(done.folder).calibration)
     assert said.calibration is not None
@@ -95,10 +99,11 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="a new folder for runs; by default beside the output")
     parser.add_argument("--settings", default=str(SETTINGS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--set", action="append", default=[], dest="changes", metavar="KEY=VALUE")
     options = parser.parse_args()
     work = options.work or options.output.with_suffix(".work")
     for seed in options.seeds:
-        result = result_of(options.settings, seed, work / f"seed-{seed}")
+        result = result_of(options.settings, options.changes, seed, work / f"seed-{seed}")
         with options.output.open("a", encoding="utf-8") as file:
             file.write(json.dumps(result) + "\n")
         print(json.dumps(result, indent=1), flush=True)

@@ -658,7 +658,7 @@ def test_the_documentation_lists_every_operation(opened: Opened) -> None:
     page.wait_for_selector("#operations .verb")
     told = page.locator("#operations h2:has(.verb)").all_inner_texts()
     assert "POST /api/v1/predict" in told
-    assert len(told) == 10
+    assert len(told) == 11
     assert DISCLAIMER in page.inner_text("header")
     assert page.locator("#runs-link").is_hidden()  # this server has none
     assert "TOKEN" not in page.inner_text("#operations")
@@ -702,6 +702,65 @@ def test_the_examples_of_the_documentation_work_as_they_stand(opened: Opened, ru
     page.wait_for_selector("#runs-table tbody tr")
 
 
+def drawn(page: "Page", n: int) -> None:
+    until(page, f"document.querySelectorAll('#results figure img').length === {n}")
+
+
+def test_evidence_is_drawn_on_request_over_the_image_in_its_own_size(opened: Opened) -> None:
+    page = opened()
+    give(page, ("polyp.png", picture("polyp", size=700)))
+    answered(page, 1)
+    page.select_option("#compare", index=2)
+    until(page, "document.querySelectorAll('#results .evidence').length === 2")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/gradcam" in request.url else None)
+    button = page.get_by_role("button", name="Show evidence").first
+    button.click()
+    drawn(page, 1)
+    assert len(asked) == 1
+    assert page.evaluate("document.querySelector('#results figure img').naturalWidth") == 700
+    assert "Evidence for" in page.inner_text("#results figcaption")
+    assert fits(page)
+    shot(page, "evidence")
+    page.get_by_role("button", name="Hide evidence").click()
+    drawn(page, 0)
+    page.get_by_role("button", name="Show evidence").nth(1).click()
+    drawn(page, 1)
+    page.get_by_role("button", name="Clear").click()
+    drawn(page, 0)
+
+
+def test_evidence_that_cannot_be_drawn_says_why_and_a_busy_server_is_asked_again(opened: Opened) -> None:
+    page = opened()
+    give(page, ("polyp.png", POLYP))
+    answered(page, 1)
+    failing = refusing(500, "failed", "the server failed; see its log")
+    page.route("**/gradcam*", failing)
+    page.get_by_role("button", name="Show evidence").click()
+    until(page, "document.querySelectorAll('#results .evidence .problem').length === 1")
+    assert page.inner_text("#results .evidence .problem") == "The server failed; see its log."
+    page.unroute("**/gradcam*", failing)
+    page.route("**/gradcam*", refusing(429, "busy", "try again", **{"Retry-After": "1"}), times=1)
+    page.get_by_role("button", name="Show evidence").click()
+    drawn(page, 1)
+
+
+def test_a_model_without_feature_maps_offers_no_evidence(opened: Opened) -> None:
+    page = opened()
+
+    def without(route: "Route") -> None:
+        answer = route.fetch()
+        models = answer.json()
+        models["models"] = [{**model, "gradcam": False} for model in models["models"]]
+        route.fulfill(response=answer, json=models)
+
+    page.route("**/models", without)
+    page.reload()
+    give(page, ("polyp.png", POLYP))
+    answered(page, 1)
+    assert page.get_by_role("button", name="Show evidence").count() == 0
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_can_be_read_and_everything_fits_a_phone(opened: Opened, runs_folder: Path, scheme: str) -> None:
     page = opened(width=390, color_scheme=scheme, runs=runs_folder)
@@ -711,6 +770,8 @@ def test_every_text_can_be_read_and_everything_fits_a_phone(opened: Opened, runs
     give(page, ("a-very-long-name-of-a-file-that-does-not-fit-into-one-line-of-a-phone.png", POLYP), ("none.png", b"x"))
     page.select_option("#compare", index=2)
     answered(page, 2)
+    page.get_by_role("button", name="Show evidence").first.click()
+    drawn(page, 1)
     assert fits(page)
     assert page.evaluate(CONTRASTS) == []
     shot(page, f"phone-{scheme}")

@@ -86,6 +86,8 @@ def test_another_network_has_other_features(images: Images, tmp_path: Path) -> N
 def test_a_method_with_features_of_its_own_stores_them_apart(images: Images, tmp_path: Path) -> None:
     plain, own = new_method("analytic"), new_method("multistage")
     assert key_of(plain) == key_of(new_method("simplecil")) != key_of(own)
+    assert key_of(own) == key_of(new_method("ranpac", features="stages"))
+    assert key_of(plain) == key_of(new_method("multistage", features="last"))
     store, wanted = FeatureStore(tmp_path), everything(images)
     assert features_of(plain, wanted, 4, store=store).shape != features_of(own, wanted, 4, store=store).shape
     assert torch.equal(features_of(own, wanted, 4, store=store), features_of(own, wanted, 4))

@@ -7,8 +7,10 @@ import numpy as np
 from commands import endocil
 from untrained import CLASSES, VERDICT, untrained, write_untrained
 
+from endocil.learning.memory import Provenance
 from endocil.model.card import card_of
 from endocil.model.file import ModelFile, read_model_file
+from endocil.model.kept_images import counts
 from endocil.model.manifest import GateVerdict
 from endocil.model.model import Model
 
@@ -53,6 +55,18 @@ def test_the_verdict_of_the_gate_is_on_the_card() -> None:
     text = card_of(gated(untrained())).text()
     assert "Gate: passed on 2026-02-03 by gate.toml (cccccccc), on 120 images of test-images" in text
     assert "in place of first, version 1 (bbbbbbbb)" in text
+
+
+def test_groups_of_one_image_each_are_counted_and_not_listed() -> None:
+    patients = [Provenance(f"{i}.png", "polyp", i, 0, f"patient-{i}", "a") for i in range(12)]
+    assert counts(patients, "group") == "12 different ones, one image each"
+    assert counts(patients, "source") == "a 12"
+    assert counts([*patients, patients[3]], "group").startswith("patient-3 2, patient-0 1")
+    assert counts(patients[:2], "group") == "patient-0 1, patient-1 1"
+
+
+def test_one_task_is_told_as_one() -> None:
+    assert "5 classes in 1 task\n" in card_of(untrained("joint")).text()
 
 
 def test_a_model_is_one_line(tmp_path: Path) -> None:

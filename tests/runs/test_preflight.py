@@ -1,6 +1,7 @@
 """What cannot work is said before the first epoch."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,14 @@ class SharesTooMuch(Finetune):
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         (phase,) = super().phases(task, data)
         return (Phase("train", data.new, (self, self.extra), phase.schedule, phase.objective, shared="mine"),)
+
+
+class ComparesLater(Finetune):
+    """Compares the images of a batch with each other, from the second task on."""
+
+    def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
+        (phase,) = super().phases(task, data)
+        return (replace(phase, whole_batches=task.index > 0),)
 
 
 @pytest.fixture
@@ -175,6 +184,7 @@ def no_compiler(module: nn.Module) -> None:
         "train.milestones=[9]",
         "train.milestones=[0.5,9]",
         "train.epochs=0",
+        "train.accumulate=2 method.name=test_preflight:ComparesLater",
     ],
 )
 def test_check_refuses_what_run_refuses_before_training_with_the_same_line(
@@ -208,8 +218,8 @@ def test_a_method_without_phases_is_checked_run_resumed_and_reported(
         tomli_w.dumps({**TINY, "method": {"name": f"test_preflight:{method}"}, "memory": {}})
     )
     told = typed("check", "own.toml")
-    assert "later tasks: no training, as the method has no phase here" in told
-    assert ("nothing to train: the method has no phases" in told) == (method == "NearestMean")
+    assert "later tasks: nothing is trained" in told
+    assert ("no time for training" in told) == (method == "NearestMean")
     assert "ready to run" in told
     assert method in typed("run", "own.toml", "-o", "whole")
 

@@ -30,6 +30,7 @@ TAKE = (  # operations that take anything, which can be wrong
     "PUT /api/v1/models/{id}",
     "GET /api/v1/models/{id}/exemplars/{digest}/{row}.png",
     "POST /api/v1/predict",
+    "POST /api/v1/gradcam",
     "GET /api/v1/runs/{id}/report",
 )
 CHECKS = (not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance)
@@ -48,7 +49,7 @@ def test_no_request_makes_the_server_fail(versions: Path, log_stream: io.StringI
             _try(operation, mode)
     samples = [sample for metric in service.metrics.requests.collect() for sample in metric.samples]
     statuses = {int(sample.labels["status"]) for sample in samples}
-    assert len(tried) == (10 if mode is GenerationMode.POSITIVE else len(TAKE))
+    assert len(tried) == (11 if mode is GenerationMode.POSITIVE else len(TAKE))
     assert 200 in statuses or mode is GenerationMode.NEGATIVE
     assert max(statuses) < 500
 

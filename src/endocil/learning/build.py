@@ -203,13 +203,18 @@ def build_learner(
         evaluation_batch=chosen.evaluation_batch,
         checkpoint_seconds=chosen.checkpoint_seconds,
         first_tasks=_first_tasks(settings, method),
-        features=FeatureStore(cache_folder() / FEATURES) if chosen.features else None,
+        features=feature_store(settings),
         bits=settings.train.precision,
         accumulate=settings.train.accumulate,
         mixup=settings.train.mixup,
         compiled=settings.train.compile,
         recorded=settings.model_dump(mode="json", exclude_none=True),
     )
+
+
+def feature_store(settings: Settings) -> FeatureStore | None:
+    """Where features of a frozen backbone are kept."""
+    return FeatureStore(cache_folder() / FEATURES) if settings.run.features else None
 
 
 def _first_tasks(settings: Settings, method: Method) -> FirstTasks | None:

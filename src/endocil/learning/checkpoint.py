@@ -21,7 +21,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from endocil.data.scenario import Task
-from endocil.errors import EndocilError, FileFormatError, SettingsError
+from endocil.errors import EndocilError, FileFormatError, ResourceError, SettingsError
 from endocil.io.files import LOCK_FILE, locked, make_private_folder, parse_json, write_atomically, write_json
 from endocil.learning.memory import ExemplarMemory, KeptImages, Provenance
 from endocil.learning.optimizers import Number, OptimizerState
@@ -232,6 +232,7 @@ class WorkFolder:
     """A killed command resumes from here; the folder is removed at the end."""
 
     path: Path
+    ours: bool = False  # named after the output, so it is not a folder of the user's, whoever made it
 
     @contextmanager
     def open(self, facts: dict[str, str]) -> Iterator[None]:
@@ -295,12 +296,18 @@ class WorkFolder:
                     f"folder to start again, or choose another with --work"
                 )
 
+    def discard(self) -> None:
+        """Remove what is left of a step that has no checkpoint, unless a process is working on it."""
+        if self.path.is_dir() and self._only_ours():
+            with suppress(ResourceError), locked(self.path, ""):
+                self.remove()
+
     def remove(self) -> None:
         """What we have written, and the folder if we made it and nothing else lies in it."""
-        made = self._recorded().get(CREATED) == "yes"
+        made = self.ours or self._recorded().get(CREATED) == "yes"
         with suppress(OSError):
             exemplars = self.path.glob(EXEMPLARS.format(task="*"))
-            own = (self.path / name for name in (FILE, EVENTS, FINGERPRINT, LOCK_FILE))
+            own = (self.path / name for name in (FILE, EVENTS, LOCK_FILE, FINGERPRINT))
             for file in (*self._temporary(), *exemplars, *own):
                 file.unlink(missing_ok=True)
             if made:

@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,7 +19,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from endocil.data.batches import ImageSet, plain_batches, share_of
+from endocil.data.batches import ImageSet, pixel_digest, plain_batches, share_of
 from endocil.errors import EndocilError, ResourceError
 from endocil.io.files import lock, make_private_folder, private, read_whole, write_atomically
 from endocil.learning.first_task import code_of, digest_of, machine_of
@@ -97,17 +98,33 @@ def features_of(
     store: "FeatureStore | None" = None,
     wait: bool = True,
 ) -> Tensor:
-    """(n, d) on the CPU: the features alone; `store` keeps those of image sets, not of plain pixels."""
+    """(n, d) on the CPU: the features alone; `store` keeps those of image sets, a shared store those of plain pixels
+    too."""
     method.eval()
     if fabric is not None and fabric.world_size > 1:  # each process its share, none waits for another's
         own = _own_share(images, fabric)
         return torch.cat(all_gather(fabric, features_of(method, own, batch, store=store, wait=False)))
     with uncompiled(method):
-        if method.frozen and store is not None and isinstance(images, ImageSet) and len(images):
-            return store.features(method, images, wait=wait)
         if method.frozen:
-            return embed_each(method, images)
+            kept_in = _shared_store.get() if store is None or isinstance(images, Tensor) else store
+            if kept_in is None or not len(images):
+                return embed_each(method, images)
+            return kept_in.features(method, images, wait=wait)
         return torch.cat([method.embed(pixels).float().cpu() for pixels in _batches(method, images, batch)])
+
+
+_shared_store: ContextVar["FeatureStore | None"] = ContextVar("shared store of features", default=None)
+
+
+@contextmanager
+def sharing_features(store: "FeatureStore | None") -> Iterator[None]:
+    """Meanwhile this store serves every pass over images that has none, of a frozen backbone: `endocil learn` looks at
+    the held-out images three times."""
+    token = _shared_store.set(store)
+    try:
+        yield
+    finally:
+        _shared_store.reset(token)
 
 
 def _own_share(images: ImageSet | Tensor, fabric: "Fabric") -> ImageSet | Tensor:
@@ -175,21 +192,22 @@ class FeatureStore:
         self._files: set[str] = set()  # read already
         self._rows: dict[bytes, Tensor] = {}
 
-    def features(self, method: Method, images: ImageSet, *, wait: bool = True) -> Tensor:
+    def features(self, method: Method, images: ImageSet | Tensor, *, wait: bool = True) -> Tensor:
         """(n, d) of a frozen method; what is missing is computed and kept.
 
         Without `wait`, images are computed though another process may be computing them too."""
         key = key_of(method)
         if key != self._key:
             self._key, self._files, self._rows = key, set(), {}
-        digests = images.pixel_digests()
+        digests = [pixel_digest(one) for one in images] if isinstance(images, Tensor) else images.pixel_digests()
         self._read()
         if self._missing(digests):
             with self._locked(wait):
                 self._read()  # what another process has computed meanwhile
                 for part in torch.split(torch.tensor(self._missing(digests), dtype=torch.int64), CHUNK):
                     if len(part):
-                        self._write([digests[place] for place in part.tolist()], embed_each(method, images.take(part)))
+                        missing = images[part] if isinstance(images, Tensor) else images.take(part)
+                        self._write([digests[place] for place in part.tolist()], embed_each(method, missing))
         return torch.stack([self._rows[digest] for digest in digests])
 
     def _missing(self, digests: list[bytes]) -> list[int]:
@@ -250,7 +268,7 @@ def embed_each(method: Method, images: ImageSet | Tensor) -> Tensor:
 
 def key_of(method: Method) -> str:
     """A digest of what decides the features of given pixels."""
-    backbone, own = method.backbone, type(method).embed is not Method.embed
+    backbone, own = method.backbone, bool(method.embeds_by)
     packages = sorted({type(module).__module__.partition(".")[0] for module in backbone.modules()})
     decides = {
         "rules": RULES,
@@ -258,7 +276,7 @@ def key_of(method: Method) -> str:
         "network": repr(backbone),
         "normalisation": dataclasses.asdict(method.normalisation),
         "code": code_of(type(backbone), *[type(method)] * own),
-        "embed": type(method).embed.__qualname__ if own else "",
+        "embed": method.embeds_by,
         "packages": {package: _version(package) for package in packages},
         "machine": machine_of(method.device),
     }

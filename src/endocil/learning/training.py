@@ -184,16 +184,18 @@ def fit(
             first = done if epoch == start else 0
             batches = batches_of(phase, method, augmentation, seed, (*key, epoch), share, mixup=mixup, first=first)
             steps = len(cut(phase.images.rows, schedule.batch_size))
+            where = f"epoch {epoch + 1} of phase '{phase.name}'"
             for number, batch in enumerate(prefetch(batches, fabric.device), start=1 + first):
                 rate = schedule.learning_rate_at(epoch, number / steps)
                 set_rate(optimizer, rate)
                 step(phase, batch, optimizer, fabric, precision, accumulate, log)
                 if number < steps and fabric.world_size == 1 and stop():
+                    check.refuse_damage({}, where, _WAY_OUT)  # the checkpoint that follows replaces a sound one
                     yield Epoch(epoch, {}, optimizer, number, log.state())
             images, seconds = phase.images_per_epoch, time.perf_counter() - began
             speed = {"images": images, "seconds": seconds, "images_per_second": images / seconds}
             measured = {"learning_rate": rate, **log.result(fabric), **speed}
-            check.refuse_damage(measured["losses"], f"epoch {epoch} of phase '{phase.name}'", _WAY_OUT)
+            check.refuse_damage(measured["losses"], where, _WAY_OUT)
             yield Epoch(epoch, measured, optimizer)
 
 

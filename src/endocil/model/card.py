@@ -112,7 +112,10 @@ def _identity(file: ModelFile) -> Section:
         ("method", method_title(settings.method.name)),
         ("backbone", f"{settings.network.backbone}, started from {settings.network.weights or 'random values'}"),
         ("input", f"{seen.size} x {seen.size} pixels{fit}{frame}"),
-        ("learned", f"{len(manifest.classes)} classes in {len(manifest.increments)} tasks"),
+        (
+            "learned",
+            f"{len(manifest.classes)} classes in {len(manifest.increments)} task{'s' * (len(manifest.increments) > 1)}",
+        ),
         ("licence", manifest.terms.licence or "not stated"),
         ("consent", manifest.terms.consent or "not stated"),
     )

@@ -21,6 +21,7 @@ from endocil.methods import Method
 from endocil.networks import LastBlocks
 
 STRENGTH = 0.5  # of the colours over the image, where the evidence is greatest
+STRIP = 256  # rows that are coloured at once: in floats a large image would take gigabytes
 
 
 def grad_cam(method: Method, pixels: Tensor, classes: Tensor) -> Tensor:
@@ -68,9 +69,13 @@ def last_blocks(method: Method) -> list[nn.Module]:
 
 def overlay(pixels: np.ndarray, evidence: np.ndarray) -> np.ndarray:
     """An image (H, W, 3) with its Grad-CAM map over it, from black through red to yellow."""
-    colours = np.stack([np.minimum(1.0, 2 * evidence), np.maximum(0.0, 2 * evidence - 1), 0 * evidence], axis=2)
-    share = STRENGTH * evidence[:, :, None]
-    return np.asarray(((1 - share) * pixels + share * 255.0 * colours).round().astype(np.uint8))
+    drawn = np.empty(pixels.shape, np.uint8)
+    for rows in (slice(start, start + STRIP) for start in range(0, len(pixels), STRIP)):
+        own = evidence[rows]
+        colours = np.stack([np.minimum(1.0, 2 * own), np.maximum(0.0, 2 * own - 1), 0 * own], axis=2)
+        share = STRENGTH * own[:, :, None]
+        drawn[rows] = ((1 - share) * pixels[rows] + share * 255.0 * colours).round()
+    return drawn
 
 
 def over_original(image: Image.Image, evidence: np.ndarray, *, crop_frame: bool, fit: Fit) -> np.ndarray:

@@ -82,9 +82,11 @@ def listed(content: ModelFile) -> list[tuple[object, ...]]:
 
 
 def counts(kept: Sequence[Provenance], field: str, most: int = 8) -> str:
-    """How many images of each value, the most frequent first: "p07 3, p02 1"."""
+    """How many images of each value, the most frequent first: "p07 3, p02 1"; many that occur once are only counted."""
     number = Counter(str(getattr(one, field)) or "unknown" for one in kept)
     order = sorted(number.items(), key=lambda item: (-item[1], item[0]))
+    if len(order) > most and order[0][1] == 1:
+        return f"{len(order):,} different ones, one image each"
     more = f" and {len(order) - most:,} more" if len(order) > most else ""
     return ", ".join(f"{name} {n:,}" for name, n in order[:most]) + more
 

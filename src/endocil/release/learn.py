@@ -22,9 +22,10 @@ from endocil.datasets.folder import load_as
 from endocil.errors import DataError, EndocilError, RefusedError, SettingsError
 from endocil.io.files import refuse_existing
 from endocil.io.terminal import duration, refuse_control
-from endocil.learning.build import build_augmentation
+from endocil.learning.build import build_augmentation, feature_store
 from endocil.learning.checkpoint import WorkFolder
 from endocil.learning.events import Show
+from endocil.learning.features import sharing_features
 from endocil.methods import Method, method_title
 from endocil.methods.base import Phase, TaskData
 from endocil.methods.frozen import FrozenMethod
@@ -74,8 +75,10 @@ def learn(
     `log` gets the lines of the preflight, and what learning cost the old classes. If stopped, the same call resumes
     from the folder `work` (default: OUTPUT.learning), which is removed at the end."""
     place, terms = Path(output), terms or Terms()
-    folder = WorkFolder(work or work_folder_of(place))
+    folder = WorkFolder(work or work_folder_of(place), ours=work is None)
     if not folder.begun():  # else the process that wrote the file may have been killed before it removed the folder
+        if place.exists():  # or while it did
+            folder.discard()
         refuse_existing(place)
     keys = [change.partition("=")[0].strip() for change in changes]
     of_reading = [key.startswith("data.") and key not in OF_THE_MODEL for key in keys]
@@ -101,7 +104,8 @@ def learn(
         one.class_name for one in model.held_out_with(new_task).provenance
     }:
         raise SettingsError(f"--gate: {why_unmeasured(model)}")
-    with folder.open(fingerprint_of(model, new_task, terms, train)):
+    shared = feature_store(model.settings) if model.method.frozen else None
+    with folder.open(fingerprint_of(model, new_task, terms, train)), sharing_features(shared):
         if place.exists():
             return _learned_before(model, place, folder, trust=trust)
         if problems := model.problems(new_task):
@@ -117,7 +121,7 @@ def learn(
             log(line)
         passes = [phase.schedule.epochs * phase.images_per_epoch for phase in phases]
         planned = sum(passes)
-        if not folder.begun():
+        if planned and not folder.begun():
             speeds = [speed(model.settings, method, phase, seconds=1.0) for phase in phases]  # of a few real steps
             seconds = sum(images / each for images, each in zip(passes, speeds, strict=True))
             log(f"about {duration(seconds)} of training ({planned:,} image passes)")
@@ -231,7 +235,8 @@ def _plan(model: Model, new_task: NewTask, phases: tuple[Phase, ...], parts: Par
         if learned[label] or held[label]
     ]
     facts = [
-        f"the model: {known} classes in {len(model.tasks)} tasks, {len(model.exemplars):,} exemplars",
+        f"the model: {known} classes in {len(model.tasks)} task{'s' * (len(model.tasks) != 1)}, "
+        f"{len(model.exemplars):,} exemplars",
         f"task {new_task.task.number}: {', '.join(counts)} (to learn + held out)",
         f"{title}: {describe_phases(phases)}",
     ]

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from endocil.io.text_tables import DASH, TIE, Cell, Column, Table, listed, spread
+from endocil.io.text_tables import DASH, TIE, Cell, Column, Table, listed, shown, spread
 from endocil.methods import ALIGNING, BASELINE, COMPARED, OWN_METHOD, method_title
 from endocil.metrics.metrics import TABLE_METRICS
 from endocil.metrics.statistics import paired_t_p
@@ -46,18 +46,24 @@ class DataSet:
         """Those that learn task by task, the highest Acc_last first."""
         return sorted((one for one in self.methods if one.incremental), key=lambda one: -_mean(one, "acc_last"))
 
+    @property
+    def ranked(self) -> list[Entries]:
+        """Of the learners those with several seeds, if there are any: a single run may be a lucky one."""
+        several = [one for one in self.learners if len(one.seeds) > 1]
+        return several or self.learners
+
     def method(self, label: str) -> Entries | None:
         return next((one for one in self.methods if one.label == label), None)
 
     def best(self, metric: str) -> Entries:
         lower = metric in LOWER_IS_BETTER
-        return min(self.learners, key=lambda one: _mean(one, metric) * (1 if lower else -1))
+        return min(self.ranked, key=lambda one: _mean(one, metric) * (1 if lower else -1))
 
     def ties(self, metric: str) -> list[Entries]:
-        """Those whose difference from the best is not significant over the seeds that both have."""
+        """Those whose difference from the best is not significant over the seeds that both have, at least two."""
         best = self.best(metric)
-        others = [one for one in self.learners if one is not best]
-        return [one for one in others if not significant(differences(best, one, metric))]
+        gaps = [(one, differences(best, one, metric)) for one in self.ranked if one is not best]
+        return [one for one, own in gaps if len(own) > 1 and not significant(own)]
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,9 @@ class Comparison:
                 own = data.method(label)
                 cells += [] if len(numbers) == 1 else [None if own is None else len(own.seeds)]
                 ties |= {(row, len(columns) + j) for j, metric in enumerate(TABLE_METRICS) if label in tied[metric]}
-                cells += (None,) * len(heads) if own is None else metric_cells(own, HEAD)
+                values: tuple[Cell, ...] = (None,) * len(heads) if own is None else metric_cells(own, HEAD)
+                is_ranked = own in data.ranked or own not in data.learners
+                cells += values if is_ranked else map(shown, values)  # a text is not ranked
             columns += heads
         rows = tuple((label, *cells) for label, cells in by_method.items())
         upper = {one.label for data in self.data_sets for one in data.methods if not one.incremental}
@@ -196,9 +204,9 @@ def side_by_side_text(found: Sequence[Comparison]) -> str:
     return "\n".join(parts) + (
         f"\nMean ± sample standard deviation over seeds, in percent, softmax head. Bold is the best mean of a column, "
         f"underlined the second. {TIE} means that the difference from the best is not significant (paired t test over "
-        f"the seeds that both have, p ≥ {SIGNIFICANT}, not corrected for the number of methods), or that fewer than "
-        f"two seeds are shared. JointTrain learns all classes at once and is not ranked. {DASH} means not run, or not "
-        f"defined for one task.\n"
+        f"the seeds that both have, p ≥ {SIGNIFICANT}, not corrected for the number of methods). A single run is not "
+        f"ranked beside methods with several seeds. JointTrain learns all classes at once and is not ranked. {DASH} "
+        f"means not run, or not defined for one task.\n"
     )
 
 
@@ -298,13 +306,18 @@ def _data_set(data: DataSet) -> str:
     best, ties = data.best("acc_last"), data.ties("acc_last")
     n_run = _run_of_compared(data)
     part = f" ({n_run} of {len(COMPARED)} methods so far)" if n_run < len(COMPARED) else ""
-    noise = f"{listed([one.label for one in ties])} {'is' if len(ties) == 1 else 'are'} within noise of it"
+    others = "all others are significantly lower" if len(best.seeds) > 1 else ""
+    if ties:
+        others = f"{listed([one.label for one in ties])} {'is' if len(ties) == 1 else 'are'} within noise of it"
+    single = [one.label for one in data.learners if one not in data.ranked]
     parts = [
         f"**{data.title}**{part}: {best.label} has the highest accuracy after the last task ({_mean(best):.1f} %)",
-        noise if ties else "all others are significantly lower",
-        *filter(None, [_below(data, best), _against_base(data)]),
+        others,
+        f"{listed(single)}, with one seed, {'is' if len(single) == 1 else 'are'} not ranked" if single else "",
+        _below(data, best),
+        _against_base(data),
     ]
-    return "; ".join(parts) + "."
+    return "; ".join(filter(None, parts)) + "."
 
 
 def _run_of_compared(data: DataSet) -> int:

@@ -209,7 +209,7 @@ def _method_lines(choice: Choice) -> list[str]:
         "",
         "[train]",
         f"epochs = {choice.epochs}  # {time_words}",
-        f"milestones = {[max(1, choice.epochs // 2), max(2, choice.epochs * 4 // 5)]}",
+        "milestones = [0.5, 0.8]  # shares of the epochs after which the learning rate falls",
     ]
 
 
@@ -221,7 +221,7 @@ def described(look: Look, choice: Choice) -> list[str]:
     lines = [
         f"{look.images:,} images in {len(look.counts)} classes: {counts}{more}",
         f"sizes: {sizes or 'unknown'}{', ...' if len(look.sizes) > 3 else ''}",
-        f"near duplicates: {look.near:,} images in {look.near_groups:,} groups"
+        f"near duplicates: {look.near:,} images in {look.near_groups:,} group{'s' * (look.near_groups > 1)}"
         if look.near
         else "near duplicates: none",
     ]

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from importlib import resources
 from typing import Annotated, Any
 
@@ -39,6 +40,8 @@ IMAGES = {
     "description": "BMP, DICOM, JPEG, PNG, TIFF or WebP.",
 }
 FORM = {"type": "object", "required": ["images"], "additionalProperties": False, "properties": {"images": IMAGES}}
+ONE_IMAGE = FORM | {"properties": {"images": IMAGES | {"maxItems": 1}}}
+MODEL_HEADER = "X-Endocil-Model"
 
 
 def errors(descriptions: dict[int, str]) -> dict[int | str, dict[str, Any]]:
@@ -237,6 +240,48 @@ def router(service: Service, access: Access) -> APIRouter:
                 "models": [one.digest[:16] for one in chosen],
             }
             return schemas.PredictResponse(images=await service.predict(images, chosen, top, nearest))
+
+    @api.post(
+        "/gradcam",
+        summary="Where the evidence for a class lies in an image (Grad-CAM)",
+        description="The image in its own size, as PNG, with the evidence for `class_name` drawn over it, from red to "
+        "yellow; without `class_name` for the most probable class. It shows where the network looked, not whether it "
+        f"was right. The header {MODEL_HEADER} has the digest of the model; the PNG file has it and the class as text. "
+        "One image of a request; `frame` of a DICOM file, from 1 on. It needs a backward pass, so predictions of other "
+        "requests go first.",
+        openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": ONE_IMAGE}}}},
+        response_class=Response,
+        responses={
+            200: {
+                "content": {"image/png": {}},
+                "headers": {MODEL_HEADER: {"description": "Digest of the model.", "schema": {"type": "string"}}},
+            },
+            **errors(
+                {
+                    400: "The form is damaged, or has no image.",
+                    404: "No such model, class or frame.",
+                    415: "Not a form.",
+                    422: "A value does not match this description, the image cannot be read, or the model has no "
+                    "feature maps for Grad-CAM.",
+                    429: "Too much is waiting; try again after the seconds of Retry-After.",
+                    503: "No answer in time, or the server is stopping.",
+                }
+            ),
+        },
+    )
+    async def gradcam(
+        request: Request,
+        model: OptionalModelId = None,
+        class_name: Annotated[str | None, Query(max_length=1000)] = None,
+        frame: Annotated[int, Query(ge=1, le=10**6)] = 1,
+    ) -> Response:
+        chosen = service.models.get(model)
+        service.engine.check_capacity(1)
+        with Allocation(service.memory) as allocation:
+            (image,) = await read_images(request, replace(service.limits, images=1), allocation)
+            request.state.log_fields = {"images": 1, "bytes": allocation.used, "models": [chosen.digest[:16]]}
+            drawn = await service.gradcam(image, chosen, class_name, frame)
+        return Response(drawn, media_type="image/png", headers={MODEL_HEADER: chosen.digest})
 
     @api.get("/runs", summary="Finished runs")
     async def runs() -> schemas.RunList:

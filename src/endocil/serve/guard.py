@@ -23,6 +23,7 @@ from endocil.serve.sessions import Proxies, Sessions, WrongTokens
 
 API = "/api/v1"
 WITHOUT_TOKEN, SESSION = {f"{API}/health"}, f"{API}/session"
+WITH_IMAGES = {f"{API}/predict", f"{API}/gradcam"}
 COOKIE = "endocil_session"
 MAX_BODY = 65_536  # bytes of a request without images
 TOKEN_VARIABLE = "ENDOCIL_TOKEN"
@@ -237,7 +238,7 @@ class Guard:
             raise
 
     def _check_size(self, scope: Scope, n_bytes: int) -> None:
-        limit = self.limits.upload_bytes if scope["path"] == f"{API}/predict" else MAX_BODY
+        limit = self.limits.upload_bytes if scope["path"] in WITH_IMAGES else MAX_BODY
         if n_bytes > limit:
             raise too_large(f"more than {limit:,} bytes; send less at a time")
 

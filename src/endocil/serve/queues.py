@@ -96,6 +96,7 @@ class Engine(Generic[ModelT, BatchT]):
         self.predict, self.queue, self.batch = predict, queue, batch
         self.waiting = 0  # images admitted but not yet in a forward pass; counted once for each model
         self._jobs: list[_Job[ModelT, BatchT]] = []
+        self._calls: list[tuple[Callable[[], object], Future[Any]]] = []
         self._closing = False
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="model", daemon=True)
@@ -104,7 +105,7 @@ class Engine(Generic[ModelT, BatchT]):
         self._thread.start()
 
     def close(self) -> None:
-        """Finishes the jobs in the queue, then ends."""
+        """Finishes the jobs and calls in the queue, then ends."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -145,26 +146,59 @@ class Engine(Generic[ModelT, BatchT]):
         pairs = zip(results, jobs, strict=True)
         return [(batch, start + row) for (batch, start), job in pairs for row in range(len(job.pixels))]
 
+    async def call(self, function: Callable[[], Result]) -> Result:
+        """Something else that needs a model, in the same thread: at most one call between two forward passes, so that
+        images never wait for more than one. Callers bound how many calls wait."""
+        future: Future[Result] = Future()
+        with self._changed:
+            self.check_capacity(0)
+            self._calls.append((function, future))
+            self._changed.notify()
+        try:
+            return await asyncio.wrap_future(future)
+        finally:
+            with self._changed:
+                self._calls = [one for one in self._calls if one[1] is not future]
+
     def _run(self) -> None:
-        while selected := self._next_jobs():
-            jobs = [job for job in selected if job.future.set_running_or_notify_cancel()]
-            if not jobs:  # nobody waits for them any more
-                continue
-            try:
-                batch = self.predict(jobs[0].model, torch.cat([job.pixels for job in jobs]))
-            except BaseException as error:  # a request must never wait for ever because a pass failed
-                for job in jobs:
-                    job.future.set_exception(error)
-                continue
-            start = 0
+        while self._wait():
+            self._run_pass()
+            self._run_call()
+
+    def _wait(self) -> bool:
+        """Until there is something to do; whether there is: otherwise the engine is closed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._jobs or self._calls or self._closing)
+            return bool(self._jobs or self._calls)
+
+    def _run_call(self) -> None:
+        with self._changed:
+            function, future = self._calls.pop(0) if self._calls else (None, None)
+        if function is None or future is None or not future.set_running_or_notify_cancel():
+            return
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+
+    def _run_pass(self) -> None:
+        jobs = [job for job in self._next_jobs() if job.future.set_running_or_notify_cancel()]
+        if not jobs:  # none, or nobody waits for them any more
+            return
+        try:
+            batch = self.predict(jobs[0].model, torch.cat([job.pixels for job in jobs]))
+        except BaseException as error:  # a request must never wait for ever because a pass failed
             for job in jobs:
-                job.future.set_result((batch, start))
-                start += len(job.pixels)
+                job.future.set_exception(error)
+            return
+        start = 0
+        for job in jobs:
+            job.future.set_result((batch, start))
+            start += len(job.pixels)
 
     def _next_jobs(self) -> list[_Job[ModelT, BatchT]]:
-        """The first job, and others of the same model as far as they fit into a batch; empty: the engine is closed."""
+        """The first job, and others of the same model as far as they fit into a batch."""
         with self._changed:
-            self._changed.wait_for(lambda: self._jobs or self._closing)
             selected: list[_Job[ModelT, BatchT]] = []
             size = 0
             for job in self._jobs:

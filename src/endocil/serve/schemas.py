@@ -56,6 +56,7 @@ class ModelSummary(_Part):
     calibrated: bool
     created: str = Field(description="UTC, ISO 8601.")
     gate: Literal["passed", "refused"] | None = Field(description="Verdict of its release gate; null: none is kept.")
+    gradcam: bool = Field(description="Whether its backbone has the feature maps that `/gradcam` needs.")
 
 
 class RequestLimits(_Part):

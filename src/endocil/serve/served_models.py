@@ -16,6 +16,7 @@ from torch import Tensor
 from endocil.data.inputs import inputs_of
 from endocil.errors import EndocilError, FileFormatError, SettingsError
 from endocil.methods import method_title
+from endocil.model.gradcam import grad_cam, last_blocks
 from endocil.model.manifest import Preprocessing
 from endocil.model.model import Model
 from endocil.model.operating_points import COVERAGE
@@ -52,6 +53,11 @@ class ServedModel:
     def preprocessing(self) -> Preprocessing:
         return self.model.manifest.preprocessing
 
+    @property
+    def class_names(self) -> list[str]:
+        """As the API tells them."""
+        return [escape_invalid(name) for name in self.model.classes]
+
     def summary(self) -> ModelSummary:
         manifest = self.model.manifest
         return ModelSummary(
@@ -64,6 +70,7 @@ class ServedModel:
             calibrated=manifest.calibration is not None and manifest.calibration.improved,
             created=manifest.history[-1].made,
             gate=None if manifest.gate is None else "passed" if manifest.gate.passed else "refused",
+            gradcam=bool(last_blocks(self.model.method)),
         )
 
     def card(self) -> ModelCard:
@@ -96,6 +103,13 @@ class ServedModel:
             batch=len(pixels),
             on_batch=lambda names, *_: on_pass(len(names)),
         )
+
+    def evidence(self, pixels: np.ndarray, class_name: str | None) -> tuple[np.ndarray, str]:
+        """The Grad-CAM map of one image, from 0 to 1, and its class: this one, or the most probable."""
+        classes = self.class_names
+        image = torch.tensor(pixels)[None]
+        label = int(self.predict(image).scores[0].argmax()) if class_name is None else classes.index(class_name)
+        return grad_cam(self.model.method, image, torch.tensor([label]))[0].numpy(), classes[label]
 
     def prediction(self, batch: Predictions, row: int, top: int, nearest: int) -> Prediction:
         """The prediction for one image of a batch as the API returns it."""

@@ -109,7 +109,9 @@ class _Form:
         if not self._is_image:
             raise ApiError(400, "unknown-field", "the form may only have fields called 'images'")
         if len(self.images) >= self.limits.images:
-            raise too_large(f"more than {self.limits.images} images; send fewer at a time")
+            raise too_large(
+                f"more than {self.limits.images} image{'s' * (self.limits.images > 1)}; send fewer at a time"
+            )
         self.images.append(bytearray())
 
     def _part_data(self, data: bytes, start: int, end: int) -> None:
@@ -137,7 +139,12 @@ def decode_image(data: bytes | DicomFrame, preprocessing: Preprocessing, max_pix
     size, padded = preprocessing.size, preprocessing.fit == "pad"
     if isinstance(data, bytes) and not preprocessing.crop_frame and not padded:
         return decode(data, size)
-    image = decode_whole(data) if isinstance(data, bytes) else data.decode()
+    image = decode_own_size(data)
     if preprocessing.crop_frame:
         image = image.crop(find_view(np.asarray(image)))
     return pad(image, size) if padded else np.asarray(image.resize((size, size), BILINEAR))
+
+
+def decode_own_size(data: bytes | DicomFrame) -> Image.Image:
+    """The whole image, upright and RGB; of a size that `refuse_large` has passed."""
+    return decode_whole(data) if isinstance(data, bytes) else data.decode()

@@ -12,7 +12,9 @@ export class ApiError extends Error {
   }
 }
 
-export async function request(path, options) {
+export const request = async (path, options) => (await send(path, options)).json();
+
+async function send(path, options) {
   let response;
   try {
     response = await fetch(API + path, options);
@@ -20,7 +22,7 @@ export async function request(path, options) {
     if (error.name === "AbortError") throw error;
     throw new ApiError(0, "The server cannot be reached. Is it still running?");
   }
-  if (response.ok) return response.json();
+  if (response.ok) return response;
   const body = await response.json().catch(() => ({}));
   const message = body.error ? body.error.message : `the server answered with status ${response.status}`;
   throw new ApiError(response.status, sentence(message), Number(response.headers.get("Retry-After")) || 1);
@@ -42,19 +44,30 @@ export async function predict(images, model, compare, signal, onBusy) {
   }
 }
 
-// Tries again while the server is busy, with growing delays.
 async function sendImages(images, model, compare, signal, onBusy) {
   const query = new URLSearchParams({ model, ...(compare ? { compare } : {}) });
+  return (await sendForm(`/predict?${query}`, images, signal, onBusy)).json();
+}
+
+// The image with the evidence for a class drawn over it, and the digest of the model that was asked.
+export async function gradcam(image, model, className, frame) {
+  const query = new URLSearchParams({ model, class_name: className, frame });
+  const response = await sendForm(`/gradcam?${query}`, [image]);
+  return { blob: await response.blob(), digest: response.headers.get("X-Endocil-Model") };
+}
+
+// Tries again while the server is busy, with growing delays.
+async function sendForm(path, images, signal, onBusy) {
   for (let attempt = 1; ; attempt += 1) {
     const form = new FormData();
     for (const image of images) form.append("images", image, "image"); // file names are not sent
     try {
-      return await request(`/predict?${query}`, { method: "POST", body: form, signal });
+      return await send(path, { method: "POST", body: form, signal });
     } catch (error) {
       if (error.status !== 429 || attempt === MAX_ATTEMPTS) throw error;
-      onBusy();
+      if (onBusy) onBusy();
       await new Promise((resolve) => setTimeout(resolve, 1000 * error.retryAfter * Math.min(attempt, 5)));
-      signal.throwIfAborted();
+      if (signal) signal.throwIfAborted();
     }
   }
 }

@@ -3,7 +3,7 @@ import { request } from "/assets/api.js";
 import { byId, make, showAlert, startTheme, table } from "/assets/dom.js";
 
 const HEALTH = "/health"; // needs no token
-const OUTPUT_FILES = { "image/png": "exemplar.png", "text/html": "report.html" };
+const OUTPUT_FILES = { "image/png": "image.png", "text/html": "report.html" };
 
 const code = (text) => make("code", {}, text);
 const scrolling = (element) => make("div", { className: "scroll" }, element);
@@ -35,6 +35,8 @@ function example(verb, path, operation, values) {
     location.origin + address].filter(Boolean).join(" ");
 }
 
+const isOne = (operation) => operation.requestBody.content["multipart/form-data"].schema.properties.images.maxItems === 1;
+
 // A form that sends the request from this page, and shows what comes back as it came.
 function tryForm(verb, path, operation, values) {
   const body = operation.requestBody ? Object.keys(operation.requestBody.content)[0] : "";
@@ -44,7 +46,7 @@ function tryForm(verb, path, operation, values) {
     const initial = one.in === "path" ? known[one.name] : one.schema.default;
     return { ...one, input: make("input", { type: "text", value: initial === undefined ? "" : String(initial), required: one.required === true }) };
   });
-  const files = body === "multipart/form-data" ? make("input", { type: "file", multiple: true, required: true, accept: ".bmp,.dcm,.dicom,.jpeg,.jpg,.png,.tif,.tiff,.webp" }) : null;
+  const files = body === "multipart/form-data" ? make("input", { type: "file", multiple: !isOne(operation), required: true, accept: ".bmp,.dcm,.dicom,.jpeg,.jpg,.png,.tif,.tiff,.webp" }) : null;
   const json = body === "application/json" ? make("textarea", { rows: 2, value: JSON.stringify({ file: values.file }) }) : null;
   const output = make("div", { className: "answer", role: "status" });
   const send = make("button", { type: "submit", className: "primary" }, verb === "put" ? "Send: this replaces the model" : "Send");

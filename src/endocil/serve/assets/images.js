@@ -2,6 +2,7 @@
 import { predict } from "/assets/api.js";
 import { csv, save } from "/assets/csv.js";
 import { byId, make, plural, sentence, showAlert } from "/assets/dom.js";
+import { forgetEvidence } from "/assets/evidence.js";
 import { listen, readBytes } from "/assets/files.js";
 import { imageElement, showStatus } from "/assets/results.js";
 
@@ -11,7 +12,7 @@ const FORM_BYTES = 10000; // of the form around the images
 const MAX_IMAGES = 1000; // on the page
 const UNREADABLE = "Cannot be read: it has changed since it was chosen, or is not a file. Choose it again.";
 let served = { models: [], limits: null, disclaimer: "" };
-let items = []; // { file, name, address, element, predictions, error, sent, stopped }
+let items = []; // { file, name, address, element, predictions, error, sent, stopped, drawn }
 let note = ""; // why all images were sent again
 let running = null; // AbortController of the requests under way, with the number of workers
 
@@ -19,6 +20,7 @@ const selected = () => ({ model: byId("model").value, compare: byId("compare").v
 const names = new Map(); // by digest: a prediction keeps the name of the model that made it
 const title = (model) => `${model.name}, version ${model.version}`;
 const modelName = (prediction) => `${names.get(prediction.digest) || prediction.model} (${prediction.digest.slice(0, 8)})`;
+const hasGradcam = (prediction) => served.models.some((model) => model.digest === prediction.digest && model.gradcam);
 const digestOf = (id) => (served.models.find((model) => model.id === id) || {}).digest;
 const selectedDigests = () => Object.values(selected()).filter(Boolean).map(digestOf).join();
 const isOpen = (item) => !item.predictions && !item.error;
@@ -56,7 +58,7 @@ function add({ files, folders = 0, unreadable = 0, truncated = false }) {
   setStopped(false);
   items = [...items, ...added];
   added.forEach((item) => {
-    item.element = imageElement(item, modelName);
+    item.element = imageElement(item, modelName, hasGradcam);
     byId("results").append(item.element);
   });
   startWorkers();
@@ -69,7 +71,8 @@ function sizeError(file) {
 }
 
 function redraw(item) {
-  const element = imageElement(item, modelName);
+  forgetEvidence(item);
+  const element = imageElement(item, modelName, hasGradcam);
   item.element.replaceWith(element);
   item.element = element;
 }
@@ -98,7 +101,7 @@ function setResults(item, results) {
   if (item.frame || !results[0].frame) return set(item, results.find((result) => (result.frame || null) === (item.frame || null)) || results[0]);
   const frames = results.map((result) => ({ ...item, name: `${item.name}#${result.frame}`, frame: result.frame }));
   frames.forEach((frame, i) => set(frame, results[i]));
-  frames.slice(1).forEach((frame) => { frame.element = imageElement(frame, modelName); });
+  frames.slice(1).forEach((frame) => { frame.element = imageElement(frame, modelName, hasGradcam); });
   item.element.after(...frames.slice(1).map((frame) => frame.element));
   items.splice(items.indexOf(item) + 1, 0, ...frames.slice(1));
   return Object.assign(item, frames[0], { element: item.element });
@@ -190,7 +193,10 @@ function resendOutdated() {
 }
 
 function clear() {
-  items.forEach((item) => URL.revokeObjectURL(item.address));
+  items.forEach((item) => {
+    forgetEvidence(item);
+    URL.revokeObjectURL(item.address);
+  });
   items = [];
   note = "";
   cancel();

@@ -1,5 +1,6 @@
 // One image with its predictions, and the status line of all images.
 import { byId, make, percent, plural } from "/assets/dom.js";
+import { evidenceElement } from "/assets/evidence.js";
 
 const OUT_OF_DISTRIBUTION = "Out of distribution";
 
@@ -32,7 +33,7 @@ function nearestMean(prediction) {
   return make("p", { className: "faint" }, `By class means: ${first.name}, ${percent(first.probability)}`);
 }
 
-function predictionElement(prediction, modelName) {
+function predictionElement(item, prediction, modelName, hasGradcam) {
   let note = "";
   if (!prediction.calibrated) note = "Not calibrated: these probabilities are overconfident.";
   else if (prediction.out_of_distribution === null) note = "Too few held-out images to flag images as out of distribution.";
@@ -41,24 +42,25 @@ function predictionElement(prediction, modelName) {
       make("div", { className: "head" }, modelName ? make("p", { className: "model-name" }, modelName) : null,
         prediction.out_of_distribution ? make("span", { className: "flag" }, OUT_OF_DISTRIBUTION) : null),
       probabilities(prediction.top), nearestMean(prediction), note ? make("p", { className: "faint" }, note) : null),
-    exemplars(prediction));
+    exemplars(prediction), hasGradcam(prediction) ? evidenceElement(item, prediction) : null);
 }
 
-function content(item, modelName) {
+function content(item, modelName, hasGradcam) {
   if (item.error) return make("p", { className: "problem" }, item.error);
   if (item.predictions) {
     const several = item.predictions.length > 1;
     return make("div", { className: several ? "predictions" : "predictions one" },
-      ...item.predictions.map((prediction) => predictionElement(prediction, several ? modelName(prediction) : "")));
+      ...item.predictions.map((prediction) => predictionElement(item, prediction, several ? modelName(prediction) : "", hasGradcam)));
   }
   return item.stopped ? make("p", { className: "faint" }, "Not predicted yet.") : make("p", { className: "waiting" }, "Waiting …");
 }
 
-export function imageElement(item, modelName) {
+// modelName(prediction), hasGradcam(prediction): of the model that made it.
+export function imageElement(item, modelName, hasGradcam) {
   const classes = new Set((item.predictions || []).map((prediction) => prediction.top[0].name));
   const head = make("p", { className: "file" }, item.name,
     classes.size > 1 ? make("span", { className: "flag" }, "The models disagree") : null);
-  return make("li", {}, thumbnail(item), make("div", {}, head, content(item, modelName)));
+  return make("li", {}, thumbnail(item), make("div", {}, head, content(item, modelName, hasGradcam)));
 }
 
 export function showStatus(items, note, busy) {
