@@ -143,8 +143,8 @@ def test_a_step_killed_while_it_removed_its_folder_leaves_none_behind(
 ) -> None:
     output = tmp_path / "next.endocil"
     shutil.copy(tiny_model, output)
-    work = learning.WorkFolder(work_folder_of(output))
-    with work.open(dict.fromkeys(learning.COMPARED, "x")):
+    work = checkpoint.WorkFolder(work_folder_of(output))
+    with work.open(dict.fromkeys(checkpoint.COMPARED, "x")):
         with pytest.raises(EndocilError, match="exists already"):  # another process that is learning there keeps it
             learn(tiny_model, new_images, output)
         assert work.path.exists()
