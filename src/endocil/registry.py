@@ -21,7 +21,6 @@ from endocil.errors import EndocilError
 
 T = TypeVar("T")
 
-
 FAMILIES = ("timm",)  # what may stand before a colon without being code from outside
 
 _trusted: set[str] = set()  # names, for as long as the process lives: what has run once cannot be undone

@@ -109,7 +109,9 @@ def test_groups_of_the_split_are_drawn_whole(make_run: MakeRun) -> None:
     tested = comparable_runs(runs).test_set
     assert tested.describe() == "200 test images in 20 groups, drawn whole"
     assert len(set(tested.units[:10])) == 1
-    assert tested._strata().tolist() == [label for label in range(5) for _ in range(4)]
+    strata = tested.resampling("f1_last", 10).strata
+    assert strata is not None
+    assert strata.tolist() == [label for label in range(5) for _ in range(4)]
 
 
 def test_images_without_a_group_stand_for_themselves(make_run: MakeRun) -> None:

@@ -13,8 +13,8 @@ from PIL import Image
 
 from endocil.errors import EndocilError
 from endocil.io.files import temporary_beside
+from endocil.learning import checkpoint
 from endocil.learning.checkpoint import FILE
-from endocil.release import learn as learning
 from endocil.release.learn import learn, work_folder_of
 from endocil.reports.publish import OLD, publish, put_back
 from endocil.runs import folder as run_folder
@@ -124,7 +124,7 @@ def test_a_step_killed_after_its_model_was_written_leaves_no_pictures(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(learning.WorkFolder, "remove", killed)
+        patch.setattr(checkpoint.WorkFolder, "remove", killed)
         with pytest.raises(Killed):
             learn(tiny_model, new_images, output)
     written, work = output.read_bytes(), work_folder_of(output)
@@ -143,8 +143,8 @@ def test_a_step_killed_while_it_removed_its_folder_leaves_none_behind(
 ) -> None:
     output = tmp_path / "next.endocil"
     shutil.copy(tiny_model, output)
-    work = learning.WorkFolder(work_folder_of(output))
-    with work.open(dict.fromkeys(learning.COMPARED, "x")):
+    work = checkpoint.WorkFolder(work_folder_of(output))
+    with work.open(dict.fromkeys(checkpoint.COMPARED, "x")):
         with pytest.raises(EndocilError, match="exists already"):  # another process that is learning there keeps it
             learn(tiny_model, new_images, output)
         assert work.path.exists()

@@ -214,7 +214,8 @@ def _show_lines(follower: "FolderFollower", once: bool, every: float) -> None:
         printed = lines
         time.sleep(every)
         runs = follower.snapshots()
-    for line in _run_lines(runs[0]) if follower.single else _sweep_lines(runs):
+    sweep_lines = [*("  ".join(filter(None, _row(run))) for run in runs), _status_counts(runs)]
+    for line in _run_lines(runs[0]) if follower.single else sweep_lines:
         say(line)
 
 
@@ -271,10 +272,6 @@ def sweep_table(runs: "Sequence[Snapshot]") -> RenderableType:
         name, status, *progress = _row(run)
         table.add_row(Text(printable(name)), Text(status, COLOURS[status]), *progress)
     return Group(table, Text(_status_counts(runs)))
-
-
-def _sweep_lines(runs: "Sequence[Snapshot]") -> list[str]:
-    return [*("  ".join(filter(None, _row(run))) for run in runs), _status_counts(runs)]
 
 
 def _row(run: "Snapshot") -> tuple[str, str, str, str, str, str]:

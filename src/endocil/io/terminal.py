@@ -20,16 +20,12 @@ _UNSHOWN = re.compile(f"[{CONTROL}{BIDI}\ud800-\udfff]")  # and bytes of names t
 def printable(text: str) -> str:
     r"""The text on one line; control characters, those that turn the direction of text, and invalid bytes are shown
     as \n, \x1b, \u202e or \udcff."""
-    return _UNSHOWN.sub(_written_out, text)
+    return _UNSHOWN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def without_tricks(text: str) -> str:
     """The same for a text of several lines, which stay."""
     return "\n".join(map(printable, text.split("\n")))
-
-
-def _written_out(match: re.Match[str]) -> str:
-    return match[0].encode("unicode_escape").decode()
 
 
 def refuse_control(place: str, text: str) -> None:

@@ -86,11 +86,12 @@ class Card:
 
 def card_of(file: ModelFile) -> Card:
     """The card of a model file that was read."""
-    manifest = file.manifest
+    manifest, gate = file.manifest, file.manifest.gate
+    ungated = (f"Gate: {NOT_GATED} (endocil compare --rules --keep).",)
     sections = (
         Section("Use", (USE, *(f"{note[0].upper()}{note[1:]}." for note in limits_of(manifest, file.held_out)))),
         _identity(file),
-        _release(manifest),
+        Section("Release", ungated if gate is None else (f"Gate: {gate.words}.", gate.line)),
         _results(manifest),
         _classes(file),
         _probabilities(manifest.calibration, score_name(file.spread)),
@@ -119,12 +120,6 @@ def _identity(file: ModelFile) -> Section:
         ("consent", manifest.terms.consent or "not stated"),
     )
     return Section("Model", facts=facts)
-
-
-def _release(manifest: Manifest) -> Section:
-    if manifest.gate is None:
-        return Section("Release", (f"Gate: {NOT_GATED} (endocil compare --rules --keep).",))
-    return Section("Release", (f"Gate: {manifest.gate.words}.", manifest.gate.line))
 
 
 def _results(manifest: Manifest) -> Section:

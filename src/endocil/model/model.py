@@ -122,10 +122,8 @@ class Model:
         facts = [f"{settings.method.name} on {settings.network.backbone}", f"{settings.data.size} px"]
         if learned is None:
             return f"<Model {self.name!r}: {', '.join(facts)}, nothing learned yet>"
-        facts += [
-            f"{len(self.classes)} classes in {len(self.tasks)} task{'s' * (len(self.tasks) != 1)}",
-            f"{len(self.exemplars):,} exemplars",
-        ]
+        n = len(self.tasks)
+        facts += [f"{len(self.classes)} classes in {n} task{'s' * (n != 1)}", f"{len(self.exemplars):,} exemplars"]
         if learned.gate is not None:
             facts.append(f"gate {'passed' if learned.gate.passed else 'refused'}")
         return f"<Model {self.name!r} version {learned.version}: {', '.join(facts)}>"

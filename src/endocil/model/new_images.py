@@ -37,7 +37,10 @@ def split_new_images(
 ) -> NewImages:
     """Which of the new images train and which are held out; depends on ids and groups, not on their order."""
     table, seed = images.table, scenario.split_seed
-    share = _validation_share(table, scenario, validation)
+    if validation is not None and not 0.0 <= validation < 1.0:
+        raise SettingsError(f"--validation is {validation}; expected a share from 0 to below 1, such as 0.1")
+    usual = 0.0 if VALIDATION in table.parts else scenario.validation
+    share = usual if validation is None else validation
     if any(table.parts):
         if unknown := sorted(set(table.parts) - {TRAIN, VALIDATION, TEST}):
             came = f"'{unknown[0]}'" if unknown[0] else "nothing for some images"
@@ -53,14 +56,6 @@ def split_new_images(
     if share:
         split = split.with_validation_note(table)
     return NewImages(images, split.part, (*notes, *split.notes))
-
-
-def _validation_share(table: ImageTable, scenario: ScenarioSettings, validation: float | None) -> float:
-    if validation is None:
-        return 0.0 if VALIDATION in table.parts else scenario.validation
-    if not 0.0 <= validation < 1.0:
-        raise SettingsError(f"--validation is {validation}; expected a share from 0 to below 1, such as 0.1")
-    return validation
 
 
 Parts = Literal["all", "heads"]  # of a network that learn

@@ -249,7 +249,9 @@ def predict(
         labels, sources = images.labels.numpy(), tuple(source for _, _, source in described)
     else:
         names = list(images.names)
-        labels, sources = _known(images, classes)
+        label_of, unknown = {name: label for label, name in enumerate(classes)}, ("",) * len(names)
+        labels = np.array([label_of.get(name, -1) for name in images.class_names or unknown], np.int64)
+        sources = images.sources or unknown
     place = np.cumsum([not error for error in errors]) - 1  # of each image among those that were read
     row_of = [None if error else int(place[i]) for i, error in enumerate(errors)] or list(range(len(names)))
     return Predictions(
@@ -282,14 +284,6 @@ def _tuples_in_place(batches: Sequence[Tensor], row_of: Sequence[int | None]) ->
     """Likewise; empty for those that were not read, and () where nothing was looked for."""
     found = [tuple(row) for batch in batches for row in batch.tolist()]
     return tuple(() if row is None else found[row] for row in row_of) if found else ()
-
-
-def _known(inputs: Inputs, classes: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Labels and sources of the images, as far as the inputs tell them."""
-    label_of = {name: label for label, name in enumerate(classes)}
-    class_names = inputs.class_names or [""] * len(inputs.names)
-    sources = inputs.sources or ("",) * len(inputs.names)
-    return np.array([label_of.get(name, -1) for name in class_names], np.int64), tuple(sources)
 
 
 def _file_batches(

@@ -52,8 +52,6 @@ def _joined(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 
 _UNBUILDABLE = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError, AttributeError)
-
-
 CHANGEABLE = ("train", "run", "memory", "method")
 FIXED = ("method.name", "run.first_tasks", "run.keep", "run.gallery")  # learning on has no use for these
 

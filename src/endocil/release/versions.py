@@ -157,11 +157,12 @@ def evaluate(
             f"none of the {len(table):,} test images can be read and is new to both versions; give other images"
         )
     kept = table.take(rows)
+    as_parent = {old.digest, old.manifest.gate.judged if old.manifest.gate else ""}  # with or without a verdict in it
     inside = dict.fromkeys(in_old, "old") | dict.fromkeys(in_new, "new") | dict.fromkeys(in_old & in_new, "both")
     return Evaluation(
         _info(old_path, old),
         _info(new_path, new),
-        _is_descendant(old, new),
+        not as_parent.isdisjoint(step.parent for step in new.history),
         head,
         test.name or str(test),
         table,
@@ -176,12 +177,6 @@ def evaluate(
         tuple(sorted(dict((*old_rows.unreadable, *new_rows.unreadable)).items())),
         tuple(sorted(inside.items())),
     )
-
-
-def _is_descendant(old: Model, new: Model) -> bool:
-    """Whether the new version was made from the old one, with or without the verdict that was written into it."""
-    same = {old.digest, old.manifest.gate.judged if old.manifest.gate else ""}
-    return not same.isdisjoint(step.parent for step in new.manifest.history)
 
 
 def _info(path: Path, model: Model) -> dict[str, Any]:

@@ -81,12 +81,11 @@ class Range(BaseModel):
         return self
 
 
-def _kind(value: Any) -> str:
-    return "[range]" if isinstance(value, Mapping | Range) else "[list]"
-
-
 # a table is checked as a range alone, so that its error does not mention lists
-SearchValues = Annotated[Annotated[Range, Tag("[range]")] | Annotated[list[Any], Tag("[list]")], Discriminator(_kind)]
+SearchValues = Annotated[
+    Annotated[Range, Tag("[range]")] | Annotated[list[Any], Tag("[list]")],
+    Discriminator(lambda value: "[range]" if isinstance(value, Mapping | Range) else "[list]"),
+]
 
 
 class SweepFile(Block):
