@@ -79,6 +79,10 @@ def _window(shape: Shape, size: int) -> Field:
 
 
 @lru_cache(maxsize=8)
+def _corners(size: int) -> Field:
+    return smoothstep(np.hypot(*grid(size)), 0.35, 1.35)
+
+
 def photograph(light: Field, device: Device, random: np.random.Generator) -> npt.NDArray[np.uint8]:
     """The image (size, size, 3) that the device takes of the light from a scene."""
     size = len(light)
@@ -90,8 +94,7 @@ def photograph(light: Field, device: Device, random: np.random.Generator) -> npt
     contrast = np.float32(device.contrast * random.uniform(0.95, 1.05))
     veil = np.float32(device.veil * random.uniform(0.5, 1.5))
     image *= np.asarray(device.tint, np.float32) * exposure
-    corners = smoothstep(np.hypot(*grid(size)), 0.35, 1.35)
-    image *= (1.0 - device.vignette * corners)[..., None]
+    image *= (1.0 - device.vignette * _corners(size))[..., None]
     image = (image - np.float32(0.4)) * contrast + np.float32(0.4)
     image += veil * (np.asarray(device.haze, np.float32) - image)
     image += random.standard_normal(image.shape, dtype=np.float32) * np.float32(device.grain)
