@@ -253,9 +253,10 @@ class StartedRun:
         if self.returncode is None:
             self.line.settimeout(timeout)
             try:
-                (self.returncode,) = struct.unpack("i", self.line.recv(4))
+                (status,) = struct.unpack("i", self.line.recv(4))
             except TimeoutError:
                 raise subprocess.TimeoutExpired("run", timeout) from None
+            self.returncode = int(status)
         return self.returncode
 
     def kill(self) -> None:

@@ -57,6 +57,7 @@ BACKBONES: dict[str, Callable[..., nn.Module]] = {
     "timm:NAME": TimmBackbone,
 }
 RESERVED_OPTIONS = ("pretrained", "size")  # of a backbone, that do not come from [network]
+RECOMPILATIONS = 256  # of one function, with train.compile
 
 
 def build_backbone(
@@ -116,7 +117,9 @@ def compile_backbones(network: nn.Module) -> None:
     """Have torch.compile compile every backbone in a network at its next call; names and values stay.
 
     Stage by stage where there are stages, because MEMO and MRFA work between them. The key of torch's cache on disk
-    includes the instruction set: code compiled for another one gives wrong numbers."""
+    includes the instruction set: code compiled for another one gives wrong numbers. Every task has a new teacher, and
+    so a new compilation of the same code: torch's limit of eight would leave later tasks uncompiled."""
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILATIONS)
     tag = os.environ.get("TORCH_COMPILE_CACHE_KEY_TAG", "")
     torch.compiler.config.cache_key_tag = f"{tag} {instruction_set()}".strip()
     for module in network.modules():
