@@ -117,8 +117,8 @@ def compile_backbones(network: nn.Module) -> None:
     """Have torch.compile compile every backbone in a network at its next call; names and values stay.
 
     Stage by stage where there are stages, because MEMO and MRFA work between them. The key of torch's cache on disk
-    includes the instruction set: code compiled for another one gives wrong numbers. Every task has a new teacher, and
-    so a new compilation of the same code: torch's limit of eight would leave later tasks uncompiled."""
+    includes the instruction set: code compiled for another one gives wrong numbers. All residual blocks share one
+    `forward` and each is compiled for its own shapes: beyond torch's limit of eight they would run uncompiled."""
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, RECOMPILATIONS)
     tag = os.environ.get("TORCH_COMPILE_CACHE_KEY_TAG", "")
     torch.compiler.config.cache_key_tag = f"{tag} {instruction_set()}".strip()
