@@ -234,7 +234,8 @@ class StartedRun:
     def __init__(
         self, line: socket.socket, command: list[str], *, stdout: IO[bytes], cwd: str, env: Mapping[str, str], **_: Any
     ) -> None:
-        self.line, self.returncode = line, None
+        self.line = line
+        self.returncode: int | None = None
         read, write = os.pipe()
         asked = {"command": command, "cwd": str(cwd), "env": dict(env)}
         socket.send_fds(line, [json.dumps(asked).encode()], [read, stdout.fileno()])
