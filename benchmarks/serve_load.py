@@ -1,12 +1,17 @@
 """A server under load: thousands of predictions from many clients while models are exchanged. Is any lost?
 
-    python benchmarks/serve_load.py [--predictions 10000] [--clients 50] [--swaps 20] [--size 64] [--width 32]
-                                    [--models FIRST.endocil SECOND.endocil]
+    python benchmarks/serve_load.py [--predictions 10000] [--clients 50] [--swaps 20] [--restarts 0] [--size 64]
+                                    [--width 32] [--models FIRST.endocil SECOND.endocil]
 
 `endocil serve` runs in a process of its own with one thread for torch; clients are threads of this process, each with
 a connection that stays open and one image at a time. Every answer is compared with what the two models say of the
 image themselves. The bare loop decodes the same files and passes them through the same network one by one, without any
 server; it is measured before and after. Memory is the server's resident set.
+
+A restart is a SIGTERM and, when the server has ended, the same command again. Meanwhile a client is refused, or its
+connection is closed before its request was read: it asks again. Lost is a request without an answer at any other time,
+or with half an answer. Every request that a server has logged as answered must have reached its client, and after a
+restart the model must be the one that was put into service last.
 """
 
 import argparse
@@ -79,6 +84,9 @@ class Load:
     wrong: int = 0
     lost: int = 0
     again: int = 0  # answers of 429
+    unread: int = 0  # sent again because of a restart
+    restarts: int = 0  # begun
+    restarting: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self) -> int | None:
@@ -98,15 +106,21 @@ class Load:
         kind = {"Content-Type": f"multipart/form-data; boundary={BOUNDARY}"}
         begun = time.perf_counter()
         while True:
+            response, restarts = None, self.restarts
             try:
                 line.request("POST", "/api/v1/predict?top=100&nearest=0", self.bodies[picture], kind)
                 response = line.getresponse()
                 said = json.loads(response.read())
             except (OSError, http.client.HTTPException, ValueError):
                 line.close()
+                unread = response is None and (self.restarting or self.restarts > restarts)
                 with self.lock:
-                    self.lost += 1
-                return
+                    self.unread += unread
+                    self.lost += not unread
+                if not unread:
+                    return
+                time.sleep(1.0)
+                continue
             if response.status != 429:
                 break
             with self.lock:
@@ -141,9 +155,58 @@ def bare(model: Model, pictures: list[bytes], seconds: float) -> float:
 
 
 def swap(port: int, name: str) -> bool:
-    line = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+    line = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
     line.request("PUT", "/api/v1/models/model-1", json.dumps({"file": name}), {"Content-Type": "application/json"})
     return line.getresponse().status == 200
+
+
+def in_service(port: int) -> str:
+    """The digest of the model."""
+    line = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+    line.request("GET", "/api/v1/models")
+    return str(json.loads(line.getresponse().read())["models"][0]["digest"])
+
+
+class Server:
+    """`endocil serve` in a process of its own, which can be started again on its port."""
+
+    def __init__(self, model: Path, log: Path) -> None:
+        self.model, self.log, self.port, self.statuses = model, log, 0, list[int]()
+        self.start()
+
+    def start(self) -> None:
+        folder = self.model.parent
+        command = [
+            sys.executable,
+            "-m",
+            "endocil",
+            "serve",
+            self.model,
+            "--models",
+            folder,
+            "--state",
+            folder / "state",
+        ]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        with self.log.open("a") as log:
+            self.process = subprocess.Popen(
+                [*map(str, command), "--port", str(self.port)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=environment,
+            )
+        assert self.process.stdout is not None
+        self.port = int(self.process.stdout.readline().split("http://127.0.0.1:")[1].split()[0])
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.statuses.append(self.process.wait(600))
+
+    def answered(self) -> int:
+        """Predictions, as the servers have logged them."""
+        records = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+        return sum(one.get("route") == "/api/v1/predict" and one.get("status") == 200 for one in records)
 
 
 def measure(first: Path, second: Path, chosen: argparse.Namespace, errors: Path) -> None:
@@ -157,24 +220,24 @@ def measure(first: Path, second: Path, chosen: argparse.Namespace, errors: Path)
         found = model.predict(paths, batch=1)
         expected[model.digest] = [dict(zip(found.classes, row.tolist(), strict=True)) for row in found.probabilities]
     alone = [bare(models[0], pictures, chosen.bare_seconds)]
-    command = [sys.executable, "-m", "endocil", "serve", str(first), "--models", str(first.parent), "--port", "0"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    with (
-        errors.open("w") as log,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment) as server,
-    ):
-        assert server.stdout is not None
-        port = int(server.stdout.readline().split("http://127.0.0.1:")[1].split()[0])
-        load = Load(port, [body_of(data) for data in pictures], expected, chosen.predictions)
-        swaps, megabytes, seconds = under_load(load, server.pid, chosen, [second.name, first.name])
-        server.send_signal(signal.SIGTERM)
-        server.wait(60)
+    server = Server(first, errors)
+    load = Load(server.port, [body_of(data) for data in pictures], expected, chosen.predictions)
+    # the first swap puts the second model into service
+    files_by_digest = {models[1].digest: second.name, models[0].digest: first.name}
+    try:
+        swaps, megabytes, seconds = under_load(load, server, chosen, files_by_digest)
+    finally:
+        load.restarting = False  # nobody waits for a server any more
+        server.stop()
     alone.append(bare(models[0], pictures, chosen.bare_seconds))
-    report(load, chosen, swaps, megabytes, seconds, statistics.mean(alone), server.returncode)
+    report(load, chosen, swaps, megabytes, seconds, statistics.mean(alone), server)
 
 
-def under_load(load: Load, pid: int, chosen: argparse.Namespace, names: list[str]) -> tuple[int, list[float], float]:
+def under_load(
+    load: Load, server: Server, chosen: argparse.Namespace, models: dict[str, str]
+) -> tuple[int, list[float], float]:
     """Swaps that were done, megabytes after each tenth of the load, seconds of the whole."""
+    digests = list(models)
     clients = [threading.Thread(target=load.client) for _ in range(chosen.clients)]
     begun = time.perf_counter()
     for client in clients:
@@ -184,10 +247,17 @@ def under_load(load: Load, pid: int, chosen: argparse.Namespace, names: list[str
         time.sleep(0.05)
         answered = total - load.left
         if answered >= (len(megabytes) + 1) * total / 10:
-            megabytes.append(resident(pid))
+            megabytes.append(resident(server.process.pid))
         if done < chosen.swaps and answered >= (done + 1) * total / (chosen.swaps + 1):
-            assert swap(load.port, names[done % 2])
+            assert swap(load.port, models[digests[done % 2]])
             done += 1
+        if load.restarts < chosen.restarts and answered >= (load.restarts + 1) * total / (chosen.restarts + 1):
+            before = in_service(load.port)
+            load.restarting, load.restarts = True, load.restarts + 1
+            server.stop()
+            server.start()
+            assert in_service(load.port) == before
+            load.restarting = False
     return done, megabytes, time.perf_counter() - begun
 
 
@@ -198,7 +268,7 @@ def report(
     megabytes: list[float],
     seconds: float,
     alone: float,
-    status: int,
+    server: Server,
 ) -> None:
     ordered = sorted(load.seconds)
     middle, late = (ordered[int(share * (len(ordered) - 1))] for share in (0.5, 0.99))
@@ -209,11 +279,14 @@ def report(
         "lost": load.lost,
         "other than the model says, by more than 1e-4": load.wrong,
         "told to come again (429)": load.again,
+        "restarts, each with the last model": load.restarts,
+        "sent again because of a restart": load.unread,
+        "answers in the servers' logs": server.answered(),
         "exchanges of the model": swaps,
         "answered by the first and by the second model": " and ".join(
             str(load.by_digest.get(digest, 0)) for digest in load.expected
         ),
-        "exit status after SIGTERM": status,
+        "exit status after each SIGTERM": ", ".join(map(str, server.statuses)),
         "throughput / bare loop": f"{len(ordered) / seconds / alone:.2f}",
         "p50 latency / one image of the bare loop": f"{middle * alone:.1f}",
         "p99 latency / one image of the bare loop": f"{late * alone:.1f}",
@@ -224,7 +297,7 @@ def report(
     print("| what | figure |\n|---|---:|")
     for what, figure in rows.items():
         print(f"| {what} | {figure} |")
-    if load.lost or load.wrong or status:
+    if load.lost or load.wrong or any(server.statuses) or server.answered() != len(ordered):
         raise SystemExit(1)
 
 
@@ -233,6 +306,7 @@ def main() -> None:
     parser.add_argument("--predictions", type=int, default=10_000)
     parser.add_argument("--clients", type=int, default=50)
     parser.add_argument("--swaps", type=int, default=20)
+    parser.add_argument("--restarts", type=int, default=0)
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--bare-seconds", type=float, default=5.0, help="of the bare loop, before and after")

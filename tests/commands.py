@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -41,6 +42,6 @@ def stoppable() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def start(*arguments: object, **options: Any) -> subprocess.Popen[str]:
-    """The command in a process that Ctrl-C stops, still running."""
-    return subprocess.Popen(command(*arguments), text=True, preexec_fn=stoppable, **options)
+def start(*arguments: object, before: Sequence[str] = (), **options: Any) -> subprocess.Popen[str]:
+    """The command in a process that Ctrl-C stops, still running; `before`: a program that starts it."""
+    return subprocess.Popen([*before, *command(*arguments)], text=True, preexec_fn=stoppable, **options)

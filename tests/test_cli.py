@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -262,21 +262,44 @@ def test_a_full_disk_ends_in_one_line_and_a_run_that_can_go_on(settings: Path, t
     assert resumed.returncode == 0, resumed.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["ctrl-c", "sigterm"])
+def a_process(pid: int) -> None:
+    os.kill(pid, signal.SIGTERM)
+
+
+def a_group(pid: int) -> None:
+    """As Slurm does, which signals every process of a step."""
+    os.killpg(pid, signal.SIGTERM)
+
+
+def first_process_of_a_container(pid: int) -> None:
+    """As `docker stop` does: the child of unshare is process 1 in its namespace."""
+    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    os.kill(int(child), signal.SIGTERM)
+
+
+def ctrl_c(pid: int) -> None:
+    os.kill(pid, signal.SIGINT)
+
+
+@pytest.mark.parametrize("send", [ctrl_c, a_process, a_group, first_process_of_a_container])
 def test_a_run_that_is_told_to_stop_writes_a_checkpoint_at_once_and_says_how_to_go_on(
-    number: signal.Signals, settings: Path, tmp_path: Path
+    send: Callable[[int], None], settings: Path, tmp_path: Path
 ) -> None:
     """Slurm and Docker send SIGTERM; by the clock the first checkpoint would come after thirty seconds."""
+    container = ("unshare", "--pid", "--fork", "--mount-proc") if send is first_process_of_a_container else ()
+    if container and subprocess.run([*container, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no namespaces of processes here")
     typed = ("run", settings, "-o", tmp_path / "run", "--set", "train.epochs=4000")
-    process = start(*typed, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    process = start(*typed, before=container, start_new_session=True, **pipes)
     journal = tmp_path / "run" / "events.jsonl"
     while not journal.exists() or '"epoch"' not in journal.read_text():
         assert process.poll() is None
         time.sleep(0.05)
     assert not (tmp_path / "run" / CHECKPOINT).exists()
-    process.send_signal(number)
+    send(process.pid)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 128 + number
+    assert process.returncode == 128 + (signal.SIGINT if send is ctrl_c else signal.SIGTERM)
     assert f"endocil resume {tmp_path / 'run'}" in errors
     assert TRACEBACK not in errors
     assert (tmp_path / "run" / CHECKPOINT).exists()

@@ -77,6 +77,23 @@ def test_root_is_where_the_paths_start(root: Path, tmp_path: Path) -> None:
     assert table.notes == ("1 lines that repeat an image with the same label were left out.",)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        'path,"kind\nof"\na.png,x\n',
+        'path,label,split\na.png,x,"tr\nain"\n',
+        'path,label\n"/a\n.png",x\n',
+        'path,label\n"../a\n.png",x\n',
+    ],
+)
+def test_a_refusal_is_one_line_whatever_the_file_holds(text: str, tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text(text)
+    with pytest.raises(EndocilError) as refusal:
+        load(file=str(tmp_path / "list.csv"))
+    assert "\n" not in str(refusal.value)
+    assert "\\n" in str(refusal.value)
+
+
 def test_columns_of_any_name_can_be_chosen(root: Path) -> None:
     file = listing(root, "bild;befund;patient;video\na/1.png;polyp;p;v\n")
     with pytest.raises(EndocilError, match=r"bild, befund, patient, video; none is known as the path .*path_column"):

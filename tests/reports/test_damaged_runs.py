@@ -15,6 +15,7 @@ from damaged_records import replaced
 from endocil.errors import EndocilError
 from endocil.reports.page import write_run_page
 from endocil.reports.tables import comparison
+from endocil.runs.paired_predictions import read_paired_predictions
 from endocil.runs.records import read_run, read_runs
 
 MakeRun = Callable[..., Path]
@@ -73,3 +74,25 @@ def test_a_value_of_the_wrong_type_is_one_line(name: str, tiny_run: Path, tmp_pa
         except Exception as error:
             raise AssertionError(f"{name} with {wrong!r} at {path}") from error
     assert refused or name in ("environment.json", "data.json")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("warmup", "text"), ("warmup", float("inf")), ("milestones", [float("nan")]), ("epochs", 10**400)],
+)
+def test_a_schedule_that_no_run_can_have_is_one_line(key: str, value: Any, tiny_run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(tiny_run, tmp_path / "run")
+    write(folder / "settings.toml", replaced(read(folder / "settings.toml"), ("train", key), value))
+    with pytest.raises(EndocilError, match=rf"settings\.toml.*{key}"):
+        comparison(read_runs([folder])).text()
+
+
+def test_predictions_of_a_task_for_an_image_that_the_last_task_has_not_are_one_line(
+    tiny_run: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny_run, tmp_path / "run")
+    lines = (folder / "predictions" / "task-0.csv").read_text().splitlines()
+    lines[1] = f"other{lines[1]}"
+    (folder / "predictions" / "task-0.csv").write_text("\n".join(lines) + "\n")
+    with pytest.raises(EndocilError, match=r"task-0\.csv has the image 'other.*, which that of the last task has not"):
+        read_paired_predictions([read_run(folder)], "softmax")

@@ -20,6 +20,7 @@ from endocil.data.readers import Renamed
 from endocil.data.table import ImageTable, Reader
 from endocil.errors import DataError, SettingsError
 from endocil.io.files import expand, read_fields
+from endocil.io.terminal import printable
 
 LIST_SUFFIXES = (".csv", ".tsv", ".txt")
 PARTS = {
@@ -165,7 +166,7 @@ def _column_number(file: Path, header: Sequence[str], role: str, columns: Column
         if header.count(chosen) != 1:
             problem = "which is more than one column" if chosen in header else "which is not a column"
             raise SettingsError(
-                f"data.{role}_column is '{chosen}', {problem} of {file}; its columns are {', '.join(header)}"
+                f"data.{role}_column is '{chosen}', {problem} of {file}; its columns are {printable(', '.join(header))}"
             )
         return header.index(chosen)
     aliases = ROLES[role]
@@ -174,11 +175,11 @@ def _column_number(file: Path, header: Sequence[str], role: str, columns: Column
     numbers = numbers or [n for n, name in enumerate(plain) if name in aliases]
     way_out = f"--set data.{role}_column=NAME" if columns is not None else "renaming it in the list"
     if len(numbers) > 1:
-        names = ", ".join(header[n] for n in numbers)
+        names = printable(", ".join(header[n] for n in numbers))
         raise DataError(f"{file} has {len(numbers)} columns that may be the {role}: {names}; choose one by {way_out}")
     if not numbers and required:
         raise DataError(
-            f"{file} has the columns {', '.join(header) or 'none'}; none is known as the {role} "
+            f"{file} has the columns {printable(', '.join(header)) or 'none'}; none is known as the {role} "
             f"({', '.join(aliases)}); choose one by {way_out}"
         )
     return numbers[0] if numbers else None

@@ -109,6 +109,13 @@ def read_paired_predictions(runs: Sequence[RunRecord], head: Head) -> list[Paire
                 f"on different images, {common:,} in common; only predictions for the same images can be paired: give "
                 f"runs with the same data, scenario.split_by, scenario.fold and scenario.split_seed"
             )
+    for run, predictions in zip(runs, stored, strict=True):
+        for task, earlier in enumerate(predictions):
+            if unknown := sorted(set(earlier.images) - expected.keys()):
+                raise FileFormatError(
+                    f"the run {run.name}: predictions/task-{task}.csv has the image {unknown[0]!r}, which that of the "
+                    f"last task has not; the folder is damaged, copy it again from where it was trained"
+                )
     test_set = _common_test_set(last, _groups(runs))
     cut = max((predictions for predictions in stored), key=len)  # of several tasks, where any run has them
     tasks_of_cut = dict(zip(cut[-1].classes, class_tasks(cut).tolist(), strict=True))

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -24,6 +24,10 @@ class _Known(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
 
+_Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]  # which a float can hold
+_Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+
 class _Name(_Known):
     name: str
 
@@ -33,8 +37,9 @@ class _Data(_Name):
 
 
 class _Train(_Known):
-    epochs: int = 1
-    milestones: list[int | float] = []
+    epochs: _Whole = 1
+    milestones: list[_Whole | _Finite] = []
+    warmup: _Whole | _Finite = 0
 
 
 class _Memory(_Known):
