@@ -121,7 +121,7 @@ def learn(
         ):
             log(line)
         planned = sum(phase.schedule.epochs * phase.images_per_epoch for phase in phases)
-        if planned and not folder.begun():
+        if not folder.begun():
             seconds = _estimate_seconds(model, method, phases)
             log(f"about {duration(seconds)} of training ({planned:,} image passes)")
         model.learn_in_folder(new_task, folder.path, parts=train, terms=terms, show=show, planned=planned)
@@ -132,7 +132,7 @@ def learn(
         if rules is not None and cost is not None and not (verdict := judge(rules, cost.comparison)).passed:
             failed = [f"{each.about or 'all images'}: {each.explanation}" for each in verdict.checks if not each.passed]
             folder.remove()
-            raise RefusedError(f"{verdict.line} {'; '.join(failed)}. {place} is not written, on held-out images")
+            raise RefusedError(f"{verdict.line} {'; '.join(failed)}. These are held-out images; {place} is not written")
         refuse_existing(place)  # another process may have been first
         model.save(place)
         folder.remove()

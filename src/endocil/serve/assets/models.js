@@ -49,7 +49,7 @@ function classTable(card) {
 
 function results(card) {
   const head = softmax(card);
-  if (!head) return make("p", { className: "faint" }, "This version was not tested.");
+  if (!head) return make("p", { className: "faint" }, card.gate ? "Measured by its release gate alone." : "This version was not tested.");
   const interval = (name) => head[name] && `${number(head[name].value)} (${number(head[name].low)} to ${number(head[name].high)})`;
   const images = plural(card.results.images, `${card.results.part} image`);
   return make("p", {}, `On ${images}: accuracy ${interval("acc_last")} %, F1 ${interval("f1_last")} %.`);
