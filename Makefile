@@ -47,7 +47,7 @@ docs: $(READY)  ## write the reference pages again and build the site into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # with --quiet, warnings would not fail
 
 results: $(READY)  ## write the pages and plots of the results again from the ledger
-	$(BIN)/endocil ledger insert README.md docs/results.md docs/evidence.md
+	$(BIN)/endocil ledger insert README.md docs/results.md
 	$(BIN)/endocil ledger plot -o docs/images/results.svg
 	-$(BIN)/endocil ledger plot --which ranks -o docs/images/ranks.svg  # says so where there are too few data sets
 	$(BIN)/python -m reproduction -o docs/results/README.md --insert docs/results.md

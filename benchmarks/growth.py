@@ -46,7 +46,7 @@ from endocil.learning.memory import ExemplarMemory, build_selector
 from endocil.learning.training import fit, only_training, total_loss
 from endocil.methods import METHODS, Method, build_method
 from endocil.methods.base import Phase, TaskData, shared_schedule
-from endocil.model.inference import predict
+from endocil.model.predictions import predict
 from endocil.networks import build_backbone
 from endocil.runs.parts import Parts, scenario_of
 from endocil.settings.settings import load_settings

@@ -1,44 +1,50 @@
 """Kill commands with SIGKILL, at file-system calls and at random moments, until they end: the same bits?
 
-    python benchmarks/kill_and_resume.py --kills 200                     # over all commands and six methods
+    python benchmarks/kill_and_resume.py --kills 1000 --log kills.jsonl  # over all commands and six methods
+    python benchmarks/kill_and_resume.py --first 400 --kills 300         # the lives from number 400 on
     python benchmarks/kill_and_resume.py --kills 20 --commands learn --methods foster --seed 3
 
 A life is one command (run, learn, bundle, publish, sweep) of one method, with a fresh or a warm cache of images. It is
 killed some times, each time started again as a user would, and let go to its end. Two of three kills come just before a
 chosen call that opens, renames, removes or makes a file or folder in its place (counted by an audit hook of Python);
-the others at a random moment. Afterwards its result is compared with that of the same command that was never killed,
-and its place is searched for anything else. Commands are forked from this process, which has loaded the libraries, so
-that a kill costs no start of Python; sweeps and their runs are processes of their own. The same seed kills at the same
-calls.
+the others at a random moment. Of a sweep the process that plans is killed, half the times together with the run that it
+has started. Afterwards the result is compared with that of the same command that was never killed, and its place is
+searched for anything else. Every command is a process of its own, forked from this one, which has loaded the libraries:
+a kill costs no start of Python. The same seed and number kill at the same calls.
 """
 
 import argparse
 import hashlib
+import importlib
 import json
 import os
+import pkgutil
 import random
+import resource
+import runpy
+import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-os.environ["OMP_NUM_THREADS"] = "1"  # a process with threads could not be forked
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # a process with threads could not be forked
 
 import numpy as np
 import tomli_w
 from PIL import Image
 
-import endocil.cli.main
-import endocil.learning.learner
-import endocil.model.model
-import endocil.release.learn
-import endocil.reports.publish
-import endocil.runs.run
+import endocil
 from endocil.model.file import read_archive
 
 METHODS = "endocil,icarl,bic,foster,ewc,ranpac"
@@ -46,8 +52,12 @@ COMMANDS = "run,learn,bundle,publish,sweep"
 CALLS = frozenset(
     {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.chmod", "shutil.rmtree"}
 )
-KILLS_OF_A_LIFE = 5  # at most
+# imported when a command needs them
+LAZY = ("lightning_fabric", "torch._dynamo", "scipy.stats", "rich.traceback", "rich._emoji_codes", "sympy")
+KILLS_OF_A_LIFE = 8  # at most
 HANG = 600.0  # seconds, on a busy machine
+KILLED = -signal.SIGKILL
+POPEN = subprocess.Popen
 
 
 def settings_of(method: str) -> dict[str, Any]:
@@ -73,53 +83,183 @@ def new_class(folder: Path) -> Path:
     return folder
 
 
-def in_child(arguments: Sequence[object], place: Path, cache: Path, at: int | None, seconds: float | None) -> int:
-    """Status of a command in a forked process; -9: killed before call `at` in this place, or after some seconds.
+# --- processes
 
-    With neither, the number of calls is in the file CALLS of the cache's folder."""
-    child = os.fork()
-    if child:
-        return _waited(child, seconds)
+
+def load_libraries() -> None:
+    Image.init()
+    names = (module.name for module in pkgutil.walk_packages(endocil.__path__, "endocil."))
+    for name in (*LAZY, *(name for name in names if not name.endswith("__main__"))):
+        importlib.import_module(name)
+
+
+@dataclass
+class Moment:
+    """When a process is killed: before this call in its place, or after these seconds; if neither, never."""
+
+    call: int | None = None
+    seconds: float | None = None
+    with_runs: bool = False  # of a sweep, also what it has started
+
+
+class Commands:
+    """Starts commands in forked processes, and for a sweep its runs, which Python would have to be started for."""
+
+    def __init__(self) -> None:
+        self.runs = dict[int, socket.socket]()  # to whom their end is told
+
+    def status(self, arguments: Sequence[object], place: Path, cache: Path, moment: Moment) -> int:
+        """How a command ended. If it was not killed, the file `calls` beside the place has the number of its calls."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        child = os.fork()
+        if not child:
+            ours.close()
+            self._be_command(arguments, place, cache, moment, theirs)
+        theirs.close()
+        deadline = time.monotonic() + (HANG if moment.seconds is None else moment.seconds)
+        while True:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                break
+            if time.monotonic() > deadline:
+                os.kill(child, signal.SIGKILL)
+                _, status = os.waitpid(child, 0)
+                if moment.seconds is None:
+                    raise SystemExit(f"{arguments} did not end within {HANG:.0f} seconds")
+                break
+            self._reap()
+            self._start_run(ours)
+        if status and moment.with_runs:
+            for run in self.runs:
+                os.kill(run, signal.SIGKILL)
+        return os.waitstatus_to_exitcode(status)
+
+    def _be_command(
+        self, arguments: Sequence[object], place: Path, cache: Path, moment: Moment, line: socket.socket
+    ) -> None:
+        status = 1
+        try:
+            os.environ["ENDOCIL_CACHE"] = str(cache)
+            for stream in (1, 2):
+                os.dup2(os.open(place.parent / f"said-{stream}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
+            sys.argv = ["endocil", *map(str, arguments)]
+            subprocess.Popen = partial(popen, line)  # type: ignore[assignment,misc]
+            calls = 0
+
+            def count(event: str, details: tuple[Any, ...]) -> None:
+                nonlocal calls
+                if event in CALLS and details and str(details[0]).startswith((str(place), str(cache))):
+                    calls += 1
+                    if calls == moment.call:
+                        os.kill(os.getpid(), signal.SIGKILL)
+
+            sys.addaudithook(count)
+            status = exit_status("endocil")
+            (place.parent / "calls").write_text(str(calls))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+
+    def _reap(self) -> None:
+        """Tell a sweep how its runs ended."""
+        for run, line in list(self.runs.items()):
+            done, status = os.waitpid(run, os.WNOHANG)
+            if done:
+                del self.runs[run]
+                with suppress(BrokenPipeError):  # the sweep was killed
+                    line.send(struct.pack("i", os.waitstatus_to_exitcode(status)))
+
+    def _start_run(self, line: socket.socket) -> None:
+        """Fork a run if a sweep asks for it."""
+        line.settimeout(0.005)
+        try:
+            asked, descriptors, _, _ = socket.recv_fds(line, 1_000_000, 2)
+        except TimeoutError:
+            return
+        if not asked:  # the sweep has ended
+            return
+        run = os.fork()
+        if not run:
+            line.close()
+            _be_run(json.loads(asked), descriptors)
+        self.runs[run] = line
+        for descriptor in descriptors:
+            os.close(descriptor)
+        with suppress(BrokenPipeError):
+            line.send(struct.pack("i", run))
+
+    def end_runs(self) -> None:
+        """Of a sweep that was killed; they stop by themselves."""
+        deadline = time.monotonic() + HANG
+        while self.runs and time.monotonic() < deadline:
+            self._reap()
+            time.sleep(0.01)
+
+
+def exit_status(module: str) -> int:
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=False)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 1 if end.code else 0
+    return 0
+
+
+def _be_run(asked: dict[str, Any], descriptors: Sequence[int]) -> None:
     status = 1
     try:
-        os.environ["ENDOCIL_CACHE"] = str(cache)
-        for stream in (1, 2):
-            os.dup2(os.open(place.parent / f"said-{stream}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
-        sys.argv = ["endocil", *map(str, arguments)]
-        calls = 0
-
-        def count(event: str, details: tuple[Any, ...]) -> None:
-            nonlocal calls
-            if event in CALLS and details and str(details[0]).startswith((str(place), str(cache))):
-                calls += 1
-                if calls == at:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-        sys.addaudithook(count)
-        try:
-            endocil.cli.main.main()
-            status = 0
-        except SystemExit as end:
-            status = int(end.code or 0)
-        if at is None and seconds is None:
-            (place.parent / "calls").write_text(str(calls))
+        os.setsid()
+        os.chdir(asked["cwd"])
+        os.environ.clear()
+        os.environ.update(asked["env"])
+        for stream, descriptor in ((0, descriptors[0]), (1, descriptors[1]), (2, descriptors[1])):
+            os.dup2(descriptor, stream)
+        sys.argv = asked["command"]
+        status = exit_status("endocil.cli.sweep_run")
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(status)
 
 
-def _waited(child: int, seconds: float | None) -> int:
-    deadline = time.monotonic() + (HANG if seconds is None else seconds)
-    while True:
-        done, status = os.waitpid(child, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > deadline:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            if seconds is None:
-                raise SystemExit(f"a command did not end within {HANG:.0f} seconds")
-            return -signal.SIGKILL
-        time.sleep(0.005)
+def popen(line: socket.socket, command: list[str], **options: Any) -> "StartedRun | subprocess.Popen[bytes]":
+    if "endocil.cli.sweep_run" in command:
+        return StartedRun(line, command[command.index("endocil.cli.sweep_run") :], **options)
+    return POPEN(command, **options)
+
+
+class StartedRun:
+    """What runs/sweep/executors.py needs of a Popen, of a process that the benchmark has forked."""
+
+    def __init__(
+        self, line: socket.socket, command: list[str], *, stdout: IO[bytes], cwd: str, env: Mapping[str, str], **_: Any
+    ) -> None:
+        self.line, self.returncode = line, None
+        read, write = os.pipe()
+        asked = {"command": command, "cwd": str(cwd), "env": dict(env)}
+        socket.send_fds(line, [json.dumps(asked).encode()], [read, stdout.fileno()])
+        os.close(read)
+        self.stdin = os.fdopen(write, "wb")
+        line.settimeout(HANG)
+        (self.pid,) = struct.unpack("i", line.recv(4))
+
+    def poll(self) -> int | None:
+        try:
+            return self.wait(0.001)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def wait(self, timeout: float = HANG) -> int:
+        if self.returncode is None:
+            self.line.settimeout(timeout)
+            try:
+                (self.returncode,) = struct.unpack("i", self.line.recv(4))
+            except TimeoutError:
+                raise subprocess.TimeoutExpired("run", timeout) from None
+        return self.returncode
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
 
 
 # --- what is compared
@@ -153,174 +293,187 @@ def of_sweep(folder: Path) -> dict[str, str]:
 
 @dataclass
 class Life:
-    """One command: what is typed, what it leaves, and what else may lie beside that."""
+    """One command: what is typed, and what it leaves."""
 
     kind: str
     method: str
     typed: Callable[[Path], list[object]]  # at first, or again, in this place
-    over: Callable[[Path], bool]  # whether a process that was killed had written everything
+    over: Callable[[Path], bool]  # whether a process that was killed, or refused because of one, had written everything
     result: Callable[[Path], dict[str, str]]
-    forked: bool = True
 
 
 @dataclass
-class Tally:
-    lives: int = 0
+class Reference:
+    """The same life, never killed."""
+
+    life: Life
+    expected: dict[str, str]
+    calls: int
+    seconds: float
+
+
+@dataclass
+class Ended:
+    """What became of a life."""
+
+    number: int
+    kind: str
+    method: str
+    cache: str
     kills: int = 0
     at_calls: int = 0
-    different: list[str] = field(default_factory=list)
-    stranded: list[str] = field(default_factory=list)
-    left: list[str] = field(default_factory=list)
+    different: str = ""
+    stranded: str = ""
+    left: str = ""
 
 
-def lives_of(method: str, commands: Sequence[str], sources: Path) -> list[Life]:
-    """`sources`: the folder with settings, runs, a model and new images of this method."""
-    settings, run, model = sources / "settings.toml", sources / "run", sources / "model.endocil"
+def lives_of(method: str, sources: Path) -> dict[str, Life]:
+    """`sources`: the folder with settings, new images and the straight lives of this method."""
+    settings, run, model = (
+        sources / "settings.toml",
+        sources / "run" / "place" / "out",
+        sources / "bundle" / "place" / "out",
+    )
 
     def run_or_resume(place: Path) -> list[object]:
         begun = (place / "out" / "settings.toml").exists()
         return ["resume", place / "out"] if begun else ["run", settings, "-o", place / "out"]
 
-    def publish(place: Path) -> list[object]:
-        return ["publish", run, "-o", place / "out", "--no-figures"]
+    def never(place: Path) -> bool:
+        return False
 
-    known = {
-        "run": Life("run", method, run_or_resume, lambda place: False, lambda place: of_run(place / "out")),
-        "learn": Life(
-            "learn",
-            method,
-            lambda place: ["learn", model, sources / "new", "-o", place / "out"],
-            lambda place: (place / "out").exists() and not (place / "out.learning").exists(),
-            lambda place: of_model(place / "out"),
-        ),
-        "bundle": Life(
+    lives = [
+        Life("run", method, run_or_resume, never, lambda place: of_run(place / "out")),
+        Life(
             "bundle",
             method,
             lambda place: ["bundle", run, "-o", place / "out"],
             lambda place: (place / "out").exists(),
             lambda place: of_model(place / "out"),
         ),
-        "publish": Life("publish", method, publish, lambda place: False, lambda place: of_folder(place / "out")),
-        "sweep": Life(
+        Life(
+            "learn",
+            method,
+            lambda place: ["learn", model, sources / "new", "-o", place / "out"],
+            lambda place: (place / "out").exists() and not (place / "out.learning").exists(),
+            lambda place: of_model(place / "out"),
+        ),
+        Life(
+            "publish",
+            method,
+            lambda place: ["publish", run, "-o", place / "out", "--no-figures"],
+            never,
+            lambda place: of_folder(place / "out"),
+        ),
+        Life(
             "sweep",
             method,
             lambda place: ["sweep", sources / "sweep.toml", "-o", place / "out", "--workers", "1"],
-            lambda place: False,
+            never,
             lambda place: of_sweep(place / "out"),
-            forked=False,
         ),
-    }
-    return [known[name] for name in commands]
+    ]
+    return {life.kind: life for life in lives}
 
 
-def started(life: Life, place: Path, cache: Path, at: int | None = None, seconds: float | None = None) -> int:
-    if life.forked:
-        return in_child(life.typed(place), place, cache, at, seconds)
-    command = [sys.executable, "-m", "endocil", *map(str, life.typed(place))]
-    environment, silent = {**os.environ, "ENDOCIL_CACHE": str(cache)}, subprocess.DEVNULL
-    process = subprocess.Popen(command, env=environment, stdout=silent, stderr=silent)
-    try:
-        return process.wait(HANG if seconds is None else seconds)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return process.wait()
+def straight(method: str, sources: Path, cache: Path, kinds: Sequence[str]) -> Iterator[Reference]:
+    """Each command once, to its end; the others need what `run` and `bundle` make."""
+    sources.mkdir(parents=True)
+    (sources / "settings.toml").write_text(tomli_w.dumps(settings_of(method)))
+    (sources / "sweep.toml").write_text(tomli_w.dumps({"settings": "settings.toml", "vary": {"seed": [0, 1]}}))
+    new_class(sources / "new")
+    for kind, life in lives_of(method, sources).items():
+        if kind not in {"run", "bundle", *kinds}:
+            continue
+        place, began = sources / kind / "place", time.monotonic()
+        place.mkdir(parents=True)
+        if status := Commands().status(life.typed(place), place, cache, Moment()):
+            said = "".join(path.read_text()[-2000:] for path in sorted(place.parent.glob("said-*")))
+            raise SystemExit(f"{kind} of {method} ended with {status}, it cannot be compared: {said}")
+        calls = int((place.parent / "calls").read_text())
+        yield Reference(life, life.result(place), calls, time.monotonic() - began)
 
 
-def one(life: Life, folder: Path, cache: Path, expected: dict[str, str], calls: int, took: float, tally: Tally) -> None:
+def live(reference: Reference, ended: Ended, seed: int, folder: Path, cache: Path) -> None:
     """Kill a life some times, let it end, and compare."""
-    moments = random.Random(f"{life.kind} {life.method} {tally.lives} {folder.name}")
-    place = folder / "place"
+    life, place, commands = reference.life, folder / "place", Commands()
+    moments = random.Random(f"{life.kind} {life.method} {seed} {ended.number}")
     place.mkdir(parents=True)
-    kills, status = 0, -signal.SIGKILL
-    wanted = moments.randint(1, KILLS_OF_A_LIFE)
-    while status != 0 and kills < wanted:
-        at_call = life.forked and moments.random() < 2 / 3
-        at, seconds = (moments.randint(1, max(1, calls)), None) if at_call else (None, moments.uniform(0.0, took))
-        status = started(life, place, cache, at, seconds)
-        if status == -signal.SIGKILL:
-            kills += 1
-            tally.at_calls += at_call
-            if life.over(place):
-                status = 0
-        elif status:
-            break
-    name = f"{life.kind} of {life.method}, {folder.name}"
-    if status and (status := started(life, place, cache)):
+    status, wanted = KILLED, moments.randint(1, KILLS_OF_A_LIFE)
+    while status == KILLED and not life.over(place):
+        moment = Moment()
+        if ended.kills < wanted:
+            by_call = moments.random() < 2 / 3
+            call, after = moments.randint(1, max(1, reference.calls)), moments.uniform(0.0, reference.seconds)
+            moment = Moment(call if by_call else None, None if by_call else after, moments.random() < 1 / 2)
+        status = commands.status(life.typed(place), place, cache, moment)
+        ended.kills += status == KILLED
+        ended.at_calls += status == KILLED and moment.call is not None
+    commands.end_runs()
+    if status not in (0, KILLED) and not life.over(place):
         said = "".join(path.read_text()[-300:] for path in sorted(folder.glob("said-*")))
-        tally.stranded.append(f"{name}: status {status} {said}")
-    else:
-        if life.result(place) != expected:
-            tally.different.append(name)
-        others = {path.name for path in place.iterdir()} - {"out"}
-        hidden = [path for path in (*place.rglob(".*"), *cache.rglob(".*")) if path.name not in (".lock",)]
-        if others or hidden:
-            tally.left.append(f"{name}: {sorted(others)} {[str(path.name) for path in hidden[:3]]}")
-    tally.lives += 1
-    tally.kills += kills
-
-
-def prepare(method: str, folder: Path, cache: Path) -> None:
-    """A finished run, its model, a new class, and a sweep."""
-    folder.mkdir(parents=True)
-    (folder / "settings.toml").write_text(tomli_w.dumps(settings_of(method)))
-    sweep = {"settings": "settings.toml", "vary": {"seed": [0, 1]}}
-    (folder / "sweep.toml").write_text(tomli_w.dumps(sweep))
-    new_class(folder / "new")
-    for typed in (["run", folder / "settings.toml", "-o", folder / "run"],):
-        if in_child(typed, folder / "none", cache, None, None):
-            raise SystemExit((folder / "said-2").read_text())
-    if in_child(["bundle", folder / "run", "-o", folder / "model.endocil"], folder / "none", cache, None, None):
-        raise SystemExit((folder / "said-2").read_text())
+        ended.stranded = f"status {status} {said}"
+        return
+    if life.result(place) != reference.expected:
+        found = life.result(place)
+        ended.different = str(sorted(name for name, _ in found.items() ^ reference.expected.items())[:5])
+    others = {path.name for path in place.iterdir()} - {"out"}
+    hidden = [path for path in (*place.rglob(".*"), *cache.rglob(".*")) if path.name != ".lock"]
+    if others or hidden:
+        ended.left = f"{sorted(others)} {[str(path.name) for path in hidden[:3]]}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=100, help="of all commands and methods together")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first life")
+    parser.add_argument("--minutes", type=float, default=1e9, help="stop after these")
     parser.add_argument("--methods", default=METHODS)
     parser.add_argument("--commands", default=COMMANDS)
+    parser.add_argument("--log", type=Path, help="append a line of JSON for each life")
     options = parser.parse_args()
-    tallies: dict[str, Tally] = {}
+    deadline, kinds = time.monotonic() + 60 * options.minutes, options.commands.split(",")
+    load_libraries()
+    lives, kills, number = list[Ended](), 0, options.first
     with tempfile.TemporaryDirectory() as name:
         top = Path(name).resolve()
-        warm, methods = top / "warm", options.methods.split(",")
-        share = -(-options.kills // len(methods))
-        for method in methods:
-            prepare(method, top / method / "sources", warm)
-            references = []
-            for life in lives_of(method, options.commands.split(","), top / method / "sources"):
-                place = top / method / f"straight-{life.kind}" / "place"
-                place.mkdir(parents=True)
-                began = time.monotonic()
-                if status := started(life, place, warm):
-                    raise SystemExit(f"{life.kind} of {method} ended with {status}: it cannot be compared")
-                calls = int((place.parent / "calls").read_text()) if life.forked else 0
-                references.append((life, life.result(place), calls, time.monotonic() - began))
-            done, number = 0, 0
-            while done < share:
-                life, expected, calls, took = references[number % len(references)]
-                tally = tallies.setdefault(life.kind, Tally())
-                before = tally.kills
-                folder = top / method / f"{options.seed}-{number}"
-                cache = warm if number % 2 else folder / "cache"
-                one(life, folder, cache, expected, calls, took, tally)
-                done, number = done + tally.kills - before, number + 1
-            print(f"{method}: {json.dumps({kind: tally.kills for kind, tally in tallies.items()})}", file=sys.stderr)
-    report(tallies)
+        of_method = [
+            [one for one in straight(method, top / method, top / "warm", kinds) if one.life.kind in kinds]
+            for method in options.methods.split(",")
+        ]
+        references = [one for same_kind in zip(*of_method, strict=True) for one in same_kind]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        while kills < options.kills and time.monotonic() < deadline:
+            reference = references[number % len(references)]
+            warm = number // len(references) % 2 == 1
+            ended = Ended(number, reference.life.kind, reference.life.method, "warm" if warm else "fresh")
+            folder = top / f"life-{number}"
+            live(reference, ended, options.seed, folder, top / "warm" if warm else folder / "cache")
+            shutil.rmtree(folder)
+            lives.append(ended)
+            kills, number = kills + ended.kills, number + 1
+            if options.log:
+                with options.log.open("a") as log:
+                    log.write(json.dumps({"seed": options.seed, **asdict(ended)}) + "\n")
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    report(lives, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
 
-def report(tallies: dict[str, Tally]) -> None:
+def report(lives: Sequence[Ended], seconds: float) -> None:
     print("| command | lives | kills | at file-system calls | not the same bits | stranded | something left behind |")
     print("|---|---:|---:|---:|---:|---:|---:|")
-    failed = False
-    for kind, tally in tallies.items():
-        problems = (tally.different, tally.stranded, tally.left)
-        figures = (kind, tally.lives, tally.kills, tally.at_calls, *map(len, problems))
-        print(f"| {' | '.join(map(str, figures))} |")
-        for problem in (one for some in problems for one in some[:5]):
-            print(problem, file=sys.stderr)
-        failed = failed or any(problems)
-    sys.exit(failed)
+    for kind in dict.fromkeys(life.kind for life in lives):
+        same = [life for life in lives if life.kind == kind]
+        counts = [sum(bool(getattr(life, what)) for life in same) for what in ("different", "stranded", "left")]
+        kills, at_calls = sum(life.kills for life in same), sum(life.at_calls for life in same)
+        print(f"| {' | '.join(map(str, (kind, len(same), kills, at_calls, *counts)))} |")
+    kills = sum(life.kills for life in lives)
+    print(f"{seconds:.0f} seconds of the processor, {seconds / max(1, kills):.2f} for a kill", file=sys.stderr)
+    bad = [life for life in lives if life.different or life.stranded or life.left]
+    for life in bad[:20]:
+        print(json.dumps(asdict(life)), file=sys.stderr)
+    sys.exit(bool(bad))
 
 
 if __name__ == "__main__":

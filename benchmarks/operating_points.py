@@ -21,7 +21,8 @@ import numpy as np
 
 from endocil.errors import EndocilError
 from endocil.model.model import Model
-from endocil.model.predictions import Predictions, read_run_predictions
+from endocil.model.prediction_files import read_run_predictions
+from endocil.model.predictions import Predictions
 from endocil.runs.run import run
 from endocil.settings.settings import load_settings
 

@@ -15,6 +15,7 @@ from tiny_runs import tiny
 
 from endocil.data.cache import Images
 from endocil.model.file import ModelFile, read_model_file
+from endocil.model.kept_images import pack
 from endocil.model.manifest import Terms
 from endocil.model.model import Model
 from endocil.reports.comparisons import results_of
@@ -66,7 +67,7 @@ def tiny_model(tiny_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     path = tmp_path_factory.mktemp("model") / "model.endocil"
     model = Model.load(tiny_run)
     terms = Terms(licence="CC BY 4.0", consent="given")
-    model.pack(metrics=results_of(read_run(tiny_run)), terms=terms)
+    pack(model, metrics=results_of(read_run(tiny_run)), terms=terms)
     model.save(path)
     return path
 

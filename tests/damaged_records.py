@@ -89,7 +89,7 @@ def try_lists(start: int, stop: int) -> dict[str, Any]:
     from endocil.data.splits import by_file
     from endocil.datasets.csv import load
     from endocil.errors import EndocilError
-    from endocil.model.predictions import read_predictions
+    from endocil.model.prediction_files import read_predictions
 
     results = Results()
     with tempfile.TemporaryDirectory() as folder:

@@ -97,17 +97,19 @@ def test_what_is_right_with_16_bits_is_let_through_and_its_comparison_leaves_no_
     assert differing(compared, train(Life(images, tmp_path / "2", method_on(seeded(Pooled))), bits)) == []
 
 
+def runs_eagerly() -> bool:
+    """Whether the compiler is told to keep out, as the comparison tells it."""
+    import torch._dynamo.eval_frame
+
+    return bool(torch._dynamo.eval_frame._stance.stance == "force_eager")
+
+
 def test_a_compiled_network_that_gives_other_numbers_is_refused(images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path, method_on(seeded(Pooled)))
 
     def wrong(*arguments: object) -> Tensor:  # what torch.compile would have made of it
-        return _times(1.5, type(life.method.backbone)._call_impl(life.method.backbone, *arguments))
-
-    def _times(factor: float, features: Tensor) -> Tensor:
-        stance = torch._dynamo.eval_frame._stance.stance
-        return features if stance == "force_eager" else features * factor
-
-    import torch._dynamo.eval_frame
+        features: Tensor = type(life.method.backbone)._call_impl(life.method.backbone, *arguments)
+        return features if runs_eagerly() else features * 1.5
 
     life.method.backbone._compiled_call_impl = wrong
     assert is_compiled(life.method)
@@ -115,12 +117,28 @@ def test_a_compiled_network_that_gives_other_numbers_is_refused(images: Images, 
         train(life)
 
 
+def test_kernels_of_16_bits_that_compiled_code_calls_are_tried_without_the_compiler(
+    images: Images, tmp_path: Path
+) -> None:
+    life = Life(images, tmp_path, method_on(seeded(ReadsUnwritten)))
+
+    def lucky(pictures: Tensor) -> Tensor:  # compiled code, whose kernels meet zeros in the comparison
+        backbone = life.method.backbone
+        return backbone.forward(pictures) if runs_eagerly() else Pooled.forward(backbone, pictures)
+
+    life.method.backbone._compiled_call_impl = lucky
+    with pytest.raises(
+        EndocilError, match=r"^train\.precision 'bf16' gives wrong .* is not finite; leave [^;]*'bf16' out$"
+    ):
+        train(life, "bf16")
+
+
 @pytest.mark.parametrize(
     ("factor", "told"),
     [
-        (float("nan"), r"backbone\.\S+ is not finite in epoch 1 of phase 'train'; .*the last checkpoint is sound"),
+        (float("nan"), r"backbone\.\S+ is not finite in epoch 2 of phase 'train'; .*the last checkpoint is sound"),
         (1e25, r"backbone\.\S+ (grew from|is not finite)"),
-        (1e7, r"backbone\.hidden\.\S+ grew from \S+ to \S+ in epoch 1 of phase 'train'"),
+        (1e7, r"backbone\.hidden\.\S+ grew from \S+ to \S+ in epoch 2 of phase 'train'"),
     ],
 )
 def test_a_weight_that_is_destroyed_ends_the_run_by_its_name_and_the_last_checkpoint_goes_on(
@@ -133,6 +151,22 @@ def test_a_weight_that_is_destroyed_ends_the_run_by_its_name_and_the_last_checkp
         images, tmp_path / "run", method_on(seeded(WrongLater, factor=factor, call=5)), clock=lambda: next(ticks)
     )
     with pytest.raises(EndocilError, match=told):
+        damaged.live()
+    resumed = Life(images, tmp_path / "run", method_on(seeded(Pooled))).go_on()
+    assert differing(state_of(straight.method), state_of(resumed.method)) == []
+
+
+def test_a_stop_after_a_weight_was_destroyed_does_not_replace_the_last_sound_checkpoint(tmp_path: Path) -> None:
+    images = make_images([14, 11, 12, 4, 13, 9])
+    straight = Life(images, tmp_path / "straight", method_on(seeded(Pooled))).live()
+    ticks = iter(range(0, 100000, 100))
+    method = method_on(seeded(WrongLater, factor=float("nan"), call=5))  # within the second epoch
+
+    def destroyed() -> bool:
+        return not all(value.isfinite().all() for value in method.parameters())
+
+    damaged = Life(images, tmp_path / "run", method, clock=lambda: next(ticks), stop=destroyed)
+    with pytest.raises(EndocilError, match=r"is not finite in epoch 2 of phase 'train'"):
         damaged.live()
     resumed = Life(images, tmp_path / "run", method_on(seeded(Pooled))).go_on()
     assert differing(state_of(straight.method), state_of(resumed.method)) == []

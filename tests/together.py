@@ -22,7 +22,7 @@ from endocil.data.augment import Augmentation
 from endocil.data.batches import share_of, training_batches
 from endocil.data.cache import Images
 from endocil.learning.checkpoint import grow
-from endocil.learning.feature_store import FeatureStore
+from endocil.learning.features import FeatureStore
 from endocil.learning.optimizers import optimizer_of
 from endocil.learning.parallel import all_gather, all_reduce, learning_on
 from endocil.learning.training import only_training, step

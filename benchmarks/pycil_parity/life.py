@@ -33,7 +33,7 @@ from endocil.data.seeding import generator
 from endocil.data.splits import TEST, TRAIN
 from endocil.learning.events import Journal
 from endocil.learning.learner import Learner
-from endocil.model.inference import predict
+from endocil.model.predictions import predict
 from endocil.runs.parts import Parts, assemble
 
 WIDTH = 8

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from endocil.methods.base import Phase as Phase
     from endocil.model.model import Model as Model
     from endocil.model.predictions import Predictions as Predictions
-    from endocil.release.cost import learning_cost as learning_cost
+    from endocil.release.compare import learning_cost as learning_cost
     from endocil.reports.frames import results_frame as results_frame
     from endocil.runs.run import Result as Result
     from endocil.runs.run import resume as resume
@@ -57,7 +57,7 @@ _HOMES = {
     "calibrated_gradient": "components.gradients",
     "class_balanced_weights": "components.losses",
     "distillation": "components.losses",
-    "learning_cost": "release.cost",
+    "learning_cost": "release.compare",
     "linear_gradient": "components.gradients",
     "load_settings": "settings.settings",
     "mmd_bound": "components.selection",

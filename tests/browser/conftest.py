@@ -12,7 +12,7 @@ import pytest
 from made_runs import CLASSES, TASK_SIZES, _predictions, settings_of, write_run
 
 from endocil.metrics.metrics import summarise
-from endocil.model.predictions import write_predictions
+from endocil.model.prediction_files import write_predictions
 from endocil.reports.gallery import Exemplar
 from endocil.reports.page import write_page
 from endocil.runs.records import read_run

@@ -8,8 +8,20 @@ import torch
 from torch import Tensor
 
 from endocil import EndocilError, load_settings
-from endocil.data.augment import IMAGENET, Augmentation, Operation, normalise
-from endocil.data.augment_operations import OPERATIONS, Uniform, blur, color, cutout, rotate, shift, vertical_flip
+from endocil.data.augment import (
+    IMAGENET,
+    OPERATIONS,
+    Augmentation,
+    Operation,
+    Uniform,
+    blur,
+    color,
+    cutout,
+    normalise,
+    rotate,
+    shift,
+    vertical_flip,
+)
 from endocil.data.seeding import generator
 from endocil.learning.build import build_augmentation, complete
 from endocil.registry import trust

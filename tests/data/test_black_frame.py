@@ -8,8 +8,8 @@ import pytest
 from pictures import NoReader
 from PIL import Image, ImageDraw
 
-from endocil.data.black_frame import cropped, find_view, largest_area
 from endocil.data.decode import FileReader, file_of
+from endocil.data.resize import cropped, find_view, largest_area
 from endocil.data.table import ImageTable, UnreadableImageError
 from endocil.errors import EndocilError
 

@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from endocil.data import cache
-from endocil.data.cache import Images, load_images
+from endocil.data.cache import Images, load_images, unfinished_files
 from endocil.data.decode import FileReader
 from endocil.data.table import ImageTable, Reader, UnreadableImageError
 from endocil.errors import EndocilError
@@ -258,6 +258,14 @@ def test_a_crash_between_pixels_and_facts_is_built_again(tmp_path: Path, monkeyp
     reader = CountingReader()
     assert colours(load_images(make_table(reader), SIZE, folder=tmp_path)) == list(range(100))
     assert len(reader.reads) == 100
+
+
+def test_a_build_killed_when_all_was_written_leaves_no_names_of_images(tmp_path: Path) -> None:
+    load_images(make_table(CountingReader()), SIZE, folder=tmp_path)
+    left = unfinished_files(next(tmp_path.glob("*.npy")))[1]
+    left.write_text("{}\n")
+    load_images(make_table(CountingReader()), SIZE, folder=tmp_path)
+    assert not left.exists()
 
 
 def damage_cut(npy: Path, _: Path) -> None:

@@ -11,9 +11,9 @@ from PIL import Image
 from scenes import SIZE, originals, table_of, write_folder
 
 from endocil.data import fingerprints as module
-from endocil.data.black_frame import cropped
 from endocil.data.decode import FileReader
 from endocil.data.fingerprints import colour, detail, fingerprints, gray_values
+from endocil.data.resize import cropped
 from endocil.datasets import synthetic
 from endocil.datasets.folder import load
 

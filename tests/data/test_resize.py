@@ -7,10 +7,9 @@ import pytest
 from pictures import NoReader
 from PIL import Image
 
-from endocil.data.black_frame import Cropped
 from endocil.data.cache import load_images
 from endocil.data.inputs import inputs_of
-from endocil.data.resize import pad, prepared
+from endocil.data.resize import Cropped, pad, prepared
 from endocil.data.table import ImageTable
 from endocil.datasets.folder import load
 from endocil.errors import EndocilError

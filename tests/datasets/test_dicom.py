@@ -19,10 +19,10 @@ from pydicom.sequence import Sequence
 from pydicom.uid import ExplicitVRLittleEndian, JPEGBaseline8Bit, JPEGLSLossless, RLELossless, generate_uid
 
 from endocil.data import dicom as images_dicom
-from endocil.data.black_frame import Cropped, cropped
 from endocil.data.cache import load_images
 from endocil.data.dicom import DicomReader
 from endocil.data.readers import Renamed
+from endocil.data.resize import Cropped, cropped
 from endocil.data.table import UnreadableImageError
 from endocil.datasets import csv as table_file
 from endocil.datasets import dicom

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from endocil.data.black_frame import cropped
 from endocil.data.cache import load_images
+from endocil.data.resize import cropped
 from endocil.datasets.csv import load
 from endocil.errors import EndocilError
 from endocil.registry import check_options

@@ -13,9 +13,9 @@ import tomli_w
 from pictures import TINY
 
 from endocil import EndocilError
-from endocil.io.launcher import is_rank_zero
+from endocil.io.process import is_rank_zero
 from endocil.learning.parallel import learning_on, one_device, started
-from endocil.model.predictions import read_run_predictions
+from endocil.model.prediction_files import read_run_predictions
 
 # Small steps, and exemplars that do not hang on a last digit.
 GENTLE = {

@@ -12,9 +12,8 @@ from pictures import TINY, make_images
 from endocil.data.batches import ImageSet
 from endocil.data.cache import FEATURES, Images, clear, contents
 from endocil.errors import ResourceError
-from endocil.learning import feature_store
-from endocil.learning.feature_store import FeatureStore, key_of
-from endocil.learning.features import features_of, outputs_of
+from endocil.learning import features
+from endocil.learning.features import FeatureStore, features_of, key_of, outputs_of
 from endocil.runs.run import run
 
 COUNTS = [5, 4, 6]
@@ -29,13 +28,13 @@ def images() -> Images:
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many images went through the network, call by call."""
     calls: list[int] = []
-    embed_each: Callable[..., Any] = feature_store.embed_each
+    embed_each: Callable[..., Any] = features.embed_each
 
     def counted(method: Any, images: ImageSet) -> Any:
         calls.append(len(images))
         return embed_each(method, images)
 
-    monkeypatch.setattr(feature_store, "embed_each", counted)
+    monkeypatch.setattr(features, "embed_each", counted)
     return calls
 
 
@@ -87,6 +86,8 @@ def test_another_network_has_other_features(images: Images, tmp_path: Path) -> N
 def test_a_method_with_features_of_its_own_stores_them_apart(images: Images, tmp_path: Path) -> None:
     plain, own = new_method("analytic"), new_method("multistage")
     assert key_of(plain) == key_of(new_method("simplecil")) != key_of(own)
+    assert key_of(own) == key_of(new_method("ranpac", features="stages"))
+    assert key_of(plain) == key_of(new_method("multistage", features="last"))
     store, wanted = FeatureStore(tmp_path), everything(images)
     assert features_of(plain, wanted, 4, store=store).shape != features_of(own, wanted, 4, store=store).shape
     assert torch.equal(features_of(own, wanted, 4, store=store), features_of(own, wanted, 4))
@@ -111,7 +112,7 @@ def test_a_damaged_file_is_noticed_and_computed_again(
 def test_a_pass_that_was_killed_keeps_the_chunks_that_it_has_finished(
     images: Images, tmp_path: Path, computed: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feature_store, "CHUNK", 6)
+    monkeypatch.setattr(features, "CHUNK", 6)
     method, wanted = grown(), everything(images)
     write, written = FeatureStore._write, list[None]()
 

@@ -15,6 +15,7 @@ from endocil.components.losses import Outcome
 from endocil.data.augment import Augmentation
 from endocil.data.batches import Batch, share_of, training_batches
 from endocil.data.cache import Images
+from endocil.errors import EndocilError
 from endocil.learning.checkpoint import grow
 from endocil.learning.numerics import Precision, times_slower
 from endocil.learning.optimizers import optimizer_of
@@ -114,6 +115,14 @@ def test_an_overflowing_step_is_left_out_and_halves_the_scale() -> None:
     for _ in range(2000):
         assert precision.unscale([torch.ones(1)])
     assert precision.factor == 1024.0
+
+
+def test_gradients_that_no_scale_makes_finite_end_the_run_instead_of_leaving_out_every_step() -> None:
+    precision, unsound = Precision("16"), [torch.tensor([torch.nan])]
+    for _ in range(40):  # from 2^16 down to 2^-24
+        assert not precision.unscale(unsound)
+    with pytest.raises(EndocilError, match=r"gradients are not finite even where losses are multiplied by .*e-08"):
+        precision.unscale(unsound)
 
 
 def test_gradients_are_divided_by_the_scale_that_they_were_multiplied_by() -> None:

@@ -32,7 +32,8 @@ def plain_loss(logits: Tensor, batch: Batch, alpha: float, beta: float) -> float
             stored = batch.kept["logits"][place].tolist()
             sums[1] += sum((z[c] - stored[c]) ** 2 for c in range(known)) / known
         else:
-            sums[stream] += math.log(sum(math.exp(one - z[label]) for one in z))
+            top = max(z)  # a life of large steps may end with logits whose exponential overflows
+            sums[stream] += top - z[label] + math.log(sum(math.exp(one - top) for one in z))
     new, held, labelled = (total / max(1, n) for total, n in zip(sums, counts, strict=True))
     return new + alpha * held + beta * labelled
 

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from endocil.data.batches import ImageSet
 from endocil.data.cache import Images
 from endocil.data.splits import TEST
-from endocil.model.inference import predict
-from endocil.model.predictions import Predictions
+from endocil.model.predictions import Predictions, predict
 from endocil.networks import LastBlocks, WholeBranches, build_backbone, concatenate_features
 
 NETWORK = ("backbone.", "classifier.")

@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 import torch
-from life import Life, Lives, new_method
+from life import POOLED, QUOTA, Life, Lives, new_method
+from pictures import make_images
 from torch import Tensor
 
 from endocil.data.augment import Augmentation
 from endocil.data.batches import Batch
+from endocil.data.scenario import Task
 from endocil.errors import SettingsError
+from endocil.learning.features import outputs_of
 from endocil.learning.training import batches_of, total_loss
 from endocil.methods.base import Phase
 
@@ -55,6 +58,46 @@ def test_the_gradient_of_old_classes_from_new_images_is_0(lives: Lives, tmp_path
     assert not gradient[batch.streams == 0, :3].any()
     assert gradient[batch.streams == 0, 3:].any()
     assert gradient[batch.streams == 1, :3].any()
+
+
+def test_the_memory_of_a_task_has_new_images_and_so_new_classes_are_compared_with_old_ones(
+    lives: Lives, tmp_path: Path
+) -> None:
+    life, phase, _ = last_task(lives, tmp_path)
+    (replay,) = phase.replay
+    new = life.data(life.scenario.tasks[2]).new.counts(6)
+    assert replay.images.counts(6).tolist() == [QUOTA] * 3 + new[3:].clamp(max=QUOTA).tolist()
+    assert replay.images.from_memory.tolist().count(True) == 3 * QUOTA
+    drawn = [batch.labels[batch.streams == 1] for batch in batches_of(phase, life.method, None, 0, (2, 0, 0))]
+    assert set(torch.cat(drawn).tolist()) >= {3, 4, 5}
+    (again,) = life.method.phases(life.scenario.tasks[2], life.data(life.scenario.tasks[2]))
+    assert torch.equal(again.replay[0].images.rows, replay.images.rows)
+
+
+def test_the_first_task_has_no_memory(lives: Lives, tmp_path: Path) -> None:
+    life = lives.after("er_ace", 0, tmp_path)
+    task = life.scenario.tasks[0]
+    life.method.grow(task)
+    (phase,) = life.method.phases(task, life.data(task))
+    assert [len(replay) for replay in phase.replay] == [0]
+
+
+def test_images_of_a_known_class_leave_its_exemplars_as_many_as_they_are(lives: Lives, tmp_path: Path) -> None:
+    life = lives.after("er_ace", 2, tmp_path)
+    task, data = Task(2, 3, 0), life.data(life.scenario.tasks[0])
+    (phase,) = life.method.phases(task, data)
+    assert phase.replay[0].images.counts(3).tolist() == [QUOTA] * 3
+    assert bool(phase.replay[0].images.from_memory.all())
+
+
+def test_new_classes_are_predicted_right_after_their_task(tmp_path: Path) -> None:
+    method = new_method("er_ace", network=POOLED, epochs=10, rate=0.05)
+    life = Life(make_images([20] * 6), tmp_path, method, increments=(2, 2, 2))
+    for task in life.scenario.tasks:
+        life.step(task)
+        new = life.new_images(task)
+        predicted = outputs_of(life.method, new, 64, fabric=life.fabric).logits.argmax(dim=1)
+        assert float((predicted == new.labels).double().mean()) > 0.8
 
 
 def test_one_new_class_is_compared_with_all_seen_ones_and_the_log_says_so(lives: Lives, tmp_path: Path) -> None:

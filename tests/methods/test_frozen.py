@@ -172,6 +172,23 @@ def test_multistage_pools_the_maps_of_all_stages_from_stride_eight_on() -> None:
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("name", FROZEN)
+def test_every_frozen_method_stands_on_the_last_features_or_on_the_pooled_stages(name: str) -> None:
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    last, stages = (new_method(name, features=kind, **OPTIONS.get(name, {})).eval() for kind in ("last", "stages"))
+    torch.testing.assert_close(last.embed(images), last.backbone(images))
+    torch.testing.assert_close(stages.embed(images), new_method("multistage").eval().embed(images))
+    for method in (last, stages):
+        method.grow(Task(0, 0, 3))
+        assert method(images).shape == (2, 3)
+
+
+def test_multistage_on_last_features_does_not_depend_on_their_length(features: Tensor) -> None:
+    method = new_method("multistage", features="last", random=30).double()
+    method.grow(Task(0, 0, 3))
+    torch.testing.assert_close(method.classify(7.0 * features), method.classify(features))
+
+
 @pytest.mark.parametrize("name", ["resnet18", "resnet32", "efficientnet-lite2"])
 def test_the_last_map_of_the_stages_gives_the_features_of_the_network(name: str) -> None:
     backbone, _ = build_backbone(name, seed=0)
@@ -198,7 +215,7 @@ def test_multistage_learns_from_one_image_of_each_class(images: Images, features
 def test_multistage_refuses_a_network_that_does_not_show_its_maps() -> None:
     backbone = nn.Flatten()
     backbone.n_features = 12  # type: ignore[assignment]
-    with pytest.raises(EndocilError, match=r"Flatten does not show the maps of its stages.*method.name=analytic"):
+    with pytest.raises(EndocilError, match=r"Flatten does not show the maps of its stages.*method.features=\"last\""):
         build_method("multistage", backbone, {}, schedule=shared_schedule(), seed=0)
 
 
@@ -309,11 +326,14 @@ def test_a_singular_matrix_is_solved() -> None:
 
 
 def test_the_options_are_those_of_the_papers() -> None:
-    assert method_options("ranpac") == {"projected": 10_000, "native_schedule": False}
-    assert method_options("analytic") == {"power": 0.5, "ratio": 0.0, "native_schedule": False}
-    wrong: list[tuple[str, dict[str, Any]]]
-    assert method_options("multistage") == {"random": 3000, "penalty": 0.3, "prior": 0.5, "native_schedule": False}
-    wrong = [
+    shared = {"features": "last", "native_schedule": False}
+    assert method_options("simplecil") == shared
+    assert method_options("ranpac") == shared | {"projected": 10_000}
+    assert method_options("analytic") == shared | {"power": 0.5, "ratio": 0.0}
+    own = {"features": "stages", "random": 3000, "penalty": 0.3, "prior": 0.5}
+    assert method_options("multistage") == shared | own
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        ("simplecil", {"features": "first"}),
         ("multistage", {"penalty": 0.0}),
         ("multistage", {"prior": 2.0}),
         ("analytic", {"power": 1.5}),

@@ -8,9 +8,9 @@ import pytest
 from commands import endocil
 from made_runs import settings_of, write_run
 
-from endocil.metrics.metrics import summarise
-from endocil.metrics.transfer import FURTHER_METRICS, class_tasks, task_aware_correct, top_correct
-from endocil.model.predictions import Predictions, read_predictions, write_predictions
+from endocil.metrics.metrics import FURTHER_METRICS, class_tasks, summarise, task_aware_correct, top_correct
+from endocil.model.prediction_files import read_predictions, write_predictions
+from endocil.model.predictions import Predictions
 
 
 def scored(

@@ -6,6 +6,7 @@ import torch
 
 from endocil.methods import Method
 from endocil.model.file import ModelFile
+from endocil.model.kept_images import pack
 from endocil.model.manifest import Terms
 from endocil.model.model import Model
 from endocil.model.restore import model_settings, restored_method
@@ -23,5 +24,5 @@ def packed(
     """A run's model as `endocil bundle` packs it."""
     model = Model.load(run)
     terms = Terms(licence=licence, consent=consent)
-    model.pack(metrics=results_of(read_run(run)), terms=terms, held_out=held_out, with_exemplars=with_exemplars)
+    pack(model, metrics=results_of(read_run(run)), terms=terms, held_out=held_out, with_exemplars=with_exemplars)
     return model

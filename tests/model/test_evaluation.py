@@ -11,7 +11,7 @@ from present import present
 from endocil.data.batches import ImageSet
 from endocil.data.cache import Images
 from endocil.learning.features import class_means, mean_distances, outputs_of
-from endocil.model.inference import predict
+from endocil.model.predictions import predict
 
 
 def test_class_means_are_normalised_means_of_normalised_features() -> None:

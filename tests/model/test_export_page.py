@@ -14,7 +14,7 @@ pytest.importorskip("onnx")
 onnxruntime = pytest.importorskip("onnxruntime")
 
 
-from endocil.data.black_frame import find_view  # noqa: E402
+from endocil.data.resize import find_view  # noqa: E402
 from endocil.model.model import Model  # noqa: E402
 from endocil.model.onnx import FRAME, export  # noqa: E402
 

@@ -12,6 +12,7 @@ from life import FROZEN
 
 from endocil import EndocilError
 from endocil.io.files import write_csv
+from endocil.learning import features as features_module
 from endocil.methods import METHODS
 from endocil.methods.frozen import FrozenMethod
 from endocil.model.file import ModelFile, read_model_file
@@ -100,6 +101,46 @@ def test_what_was_not_learned_or_would_leave_nothing_is_refused(pictures: Path, 
     assert not read_model_file(emptied).state["classifier.weight"][0].any()
     trained = run(settings(pictures / "list.csv", (2, 3), "finetune"), tmp_path / "trained").folder
     assert "Finetune does not learn by sums" in refused(trained, "--images", pictures / "patient.csv")
+
+
+def test_learning_into_a_frozen_model_shows_each_image_to_the_network_once(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENDOCIL_CACHE", str(tmp_path / "cache"))
+    shown, embed_each = list[int](), features_module.embed_each
+
+    def counted(method: Any, images: Any) -> torch.Tensor:
+        shown.append(len(images))
+        return embed_each(method, images)
+
+    paths = [pictures / CLASSES[number // 10] / f"{number:04d}.png" for number in range(50)]
+    labels = [path.parent.name for path in paths]
+    values = {key: value for key, value in chosen("multistage", pictures).items() if key not in ("data", "scenario")}
+    model = Model.create(values | {"data": {"size": 32}}).learn(paths[:40], labels[:40], validation=0.2)
+    model.save(tmp_path / "before.endocil")
+    write_csv(
+        pictures / "new.csv", ("path", "label"), [(str(path.relative_to(pictures)), CLASSES[4]) for path in paths[40:]]
+    )
+    monkeypatch.setattr(features_module, "embed_each", counted)
+    learned = []
+    for place, features in enumerate(("false", "true", "true")):
+        shown.clear()
+        output = tmp_path / f"{place}.endocil"
+        after = learn(
+            tmp_path / "before.endocil",
+            pictures / "new.csv",
+            output,
+            validation=0.2,
+            changes=[f"run.features={features}"],
+        )
+        learned.append((sum(shown), read_model_file(output)))
+    held_out = len(after.held_out)
+    assert held_out > len(model.held_out) > 0
+    thrice, once, never = (n for n, _ in learned)
+    assert (thrice - once, once - never) == (2 * held_out, 10 - 2 + held_out)
+    for _, other in learned[1:]:
+        assert all(torch.equal(other.state[name], value) for name, value in learned[0][1].state.items())
+        assert other.manifest.calibration == learned[0][1].manifest.calibration
 
 
 @pytest.mark.parametrize("name", FROZEN)

@@ -16,7 +16,7 @@ from endocil.learning.features import MOST_PIXELS, batch_of, outputs_of
 from endocil.model.file import ModelFile
 from endocil.model.model import Model
 from endocil.model.out_of_distribution import ood_scores
-from endocil.model.predictions import read_predictions, write_prediction_list
+from endocil.model.prediction_files import read_predictions, write_prediction_list
 from endocil.runs.folder import RunFolder
 from endocil.runs.parts import images_and_scenario
 

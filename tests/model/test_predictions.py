@@ -14,7 +14,8 @@ from present import present
 
 from endocil.errors import EndocilError
 from endocil.metrics.metrics import accuracy, macro_f1
-from endocil.model.predictions import HEADS, Predictions, read_predictions, read_run_predictions, write_predictions
+from endocil.model.prediction_files import read_predictions, read_run_predictions, write_predictions
+from endocil.model.predictions import HEADS, Predictions
 
 
 def make(

@@ -24,9 +24,9 @@ from endocil.errors import EndocilError
 from endocil.learning.features import outputs_of
 from endocil.learning.memory import no_images
 from endocil.model.file import ModelFile, read_model_file, write_model_file
-from endocil.model.inference import predict
 from endocil.model.manifest import LearnedClass, Manifest, Preprocessing, Step
 from endocil.model.model import Model
+from endocil.model.predictions import predict
 from endocil.model.restore import model_settings
 
 NEAR: dict[str, Any] = {"rtol": 1e-4, "atol": 1e-4}

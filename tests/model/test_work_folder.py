@@ -7,8 +7,7 @@ import pytest
 
 from endocil import EndocilError
 from endocil.io.files import LOCK_FILE, temporary_beside
-from endocil.learning.checkpoint import FILE
-from endocil.release.learn import COMPARED, EVENTS, FINGERPRINT, WorkFolder
+from endocil.learning.checkpoint import COMPARED, EVENTS, FILE, FINGERPRINT, WorkFolder
 
 STEP = dict.fromkeys(COMPARED, "x")
 

@@ -14,8 +14,7 @@ from torch.nn import functional
 from endocil import EndocilError
 from endocil.data.seeding import generator
 from endocil.networks import GrowingClassifier, build_backbone, trained_parts
-from endocil.networks.cifar_resnet import PaddedShortcut
-from endocil.networks.resnet import ResNet, Shortcut
+from endocil.networks.resnet import PaddedShortcut, ResNet, Shortcut
 from endocil.networks.weights import load_weights
 from endocil.registry import trust
 

@@ -69,7 +69,7 @@ def test_training_and_prediction_show_the_network_what_it_wants(method: str, tmp
         "train": {"epochs": 1, "batch_size": 4, "brightness": 0.0},
         "run": {"threads": 1, "accelerator": "cpu"},
     }
-    model = Model.create(settings, method=method, trust=True)
+    model = Model.create(settings, method=method)
     noise = np.random.default_rng(0).integers(0, 2, (12, 16, 16, 3), dtype=np.uint8) * np.uint8(255)
     model.learn(list(noise), ["a"] * 6 + ["b"] * 6, validation=0.3)
     model.predict(list(noise))
@@ -86,7 +86,7 @@ def test_a_model_whose_network_wants_another_normalisation_now_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = {"data": {"size": 16}, "network": {"backbone": "test_normalisation:Halves"}, "train": {"epochs": 1}}
-    model = Model.create(settings, method="icarl", trust=True)
+    model = Model.create(settings, method="icarl")
     model.learn(list(np.zeros((4, 16, 16, 3), np.uint8)), ["a", "b", "a", "b"], validation=0.0)
     model.save(tmp_path / "model.endocil")
     monkeypatch.setattr(Halves, "mean", (0.25, 0.25, 0.25))

@@ -9,8 +9,7 @@ from sklearn.metrics import f1_score, recall_score
 
 from endocil.errors import EndocilError
 from endocil.metrics.intervals import Change, Resampled, Share
-from endocil.metrics.reliability import calibration_measure, errors_by_chance, reliability
-from endocil.metrics.statistics import observed
+from endocil.metrics.statistics import calibration_measure, errors_by_chance, observed, reliability
 from endocil.model.calibration import calibration_error
 from endocil.release.compare import Comparison, compare
 from endocil.release.versions import VersionPredictions, Versions, align

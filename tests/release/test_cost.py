@@ -15,7 +15,7 @@ from endocil.errors import RefusedError
 from endocil.io.files import write_csv
 from endocil.learning.memory import KeptImages, Provenance
 from endocil.model.model import HEADS
-from endocil.release.cost import LearningCost
+from endocil.release.compare import LearningCost
 from endocil.release.gate import Rules
 from endocil.release.learn import learn
 

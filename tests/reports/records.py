@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import save_file
 
 from endocil.metrics.metrics import summarise
-from endocil.model.predictions import Predictions, write_predictions
+from endocil.model.prediction_files import write_predictions
+from endocil.model.predictions import Predictions
 
 CLASSES = ("cecum", "polyps", "pylorus", "z-line")
 SIZES = (2, 1, 1)

@@ -15,7 +15,8 @@ from endocil.errors import EndocilError
 from endocil.io.text_tables import Spread
 from endocil.metrics.metrics import TABLE_METRICS, summarise
 from endocil.metrics.statistics import observed
-from endocil.model.predictions import Predictions, write_predictions
+from endocil.model.prediction_files import write_predictions
+from endocil.model.predictions import Predictions
 from endocil.reports.comparisons import (
     comparable_or_none,
     comparable_runs,

@@ -12,7 +12,7 @@ from records import CLASSES, EPOCHS, keep_features, predictions_of, settings_of,
 from endocil.components.selection import select_by_mmd, squared_mmd
 from endocil.datasets.public.facts import PUBLIC
 from endocil.metrics.metrics import accuracy as accuracy_of
-from endocil.metrics.reliability import expected_error, reliability
+from endocil.metrics.statistics import expected_error, reliability
 from endocil.reports.figures import class_images, curves, matrices
 from endocil.reports.figures.fixed_features import fixed_features, prefix_mmd2, race_of
 from endocil.reports.figures.kinds import draw_all

@@ -20,7 +20,7 @@ from endocil.html.charts import RIGHT, WIDTH
 from endocil.io.text_tables import DASH
 from endocil.methods import METHODS as METHODS_THERE
 from endocil.metrics.metrics import METRICS, summarise
-from endocil.model.predictions import read_predictions
+from endocil.model.prediction_files import read_predictions
 from endocil.reports.averages import CLASS_RATES, class_rates, confusions
 from endocil.reports.gallery import MOST_PICTURES, PER_CLASS, Exemplar, exemplars_per_class
 from endocil.reports.page import write_page

@@ -8,7 +8,7 @@ import pytest
 from made_runs import CLASSES, TASK_SIZES, _predictions
 
 from endocil.metrics.metrics import summarise
-from endocil.model.predictions import write_predictions
+from endocil.model.prediction_files import write_predictions
 from endocil.reports.comparisons import Versus, comparable_or_none
 from endocil.reports.ranking import Ranking, findings, other_metrics, ranking, significant_leads
 from endocil.reports.sections import sources

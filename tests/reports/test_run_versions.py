@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from endocil.cli.main import _application
 from endocil.metrics.metrics import summarise
-from endocil.model.predictions import write_predictions
+from endocil.model.prediction_files import write_predictions
 from endocil.reports.figures.material import Material
 from endocil.runs.experiments import groups
 from endocil.runs.records import completed, read_run, read_runs

@@ -11,12 +11,11 @@ from scipy import stats
 from endocil.cli.ledger import plot
 from endocil.errors import EndocilError
 from endocil.methods import BASELINE, COMPARED, OWN_METHOD
-from endocil.reports.figures.rank_plot import rank_figure, write_rank_plot
+from endocil.reports.figures.ledger_plot import rank_figure, write_rank_plot
 from endocil.reports.ledger import Entry
-from endocil.reports.ledger_summary import alignment_text, overview, summary
 from endocil.reports.ledger_tables import leaks_table
 from endocil.reports.ranks_over_data import ranked, ranks_over_data, ranks_text
-from endocil.reports.side_by_side import comparisons, side_by_side_text
+from endocil.reports.side_by_side import alignment_text, comparisons, overview, side_by_side_text, summary
 
 METRICS = ("acc_last", "f1_last", "acc_avg", "f1_avg", "af")
 
@@ -76,7 +75,18 @@ def test_best_second_and_ties_within_noise_are_marked_as_the_test_says() -> None
     assert lines["EndoCIL"] == "<b>72.00 ± 2.00</b>"
     assert lines["iCaRL"] == "<u>71.17 ± 2.75</u> ≈"
     assert lines["BiC"] == "62.00 ± 1.95"
-    assert lines["WA"] == "66.00 ≈"  # one seed is not enough to tell
+    assert lines["WA"] == "66.00"  # one seed is not enough to tell
+
+
+def test_a_single_run_is_not_ranked_beside_methods_with_several_seeds() -> None:
+    entries = [*_seeds("endocil", 70.0, 72.0), *_seeds("icarl", 69.0, 72.5), *_seeds("wa", 90.0)]
+    [found] = comparisons(entries)
+    assert found.data_sets[0].best("acc_last").label == "EndoCIL"
+    assert [one.label for one in found.data_sets[0].ties("acc_last")] == ["iCaRL"]
+    assert "<b>71.00 ± 1.41</b>" in side_by_side_text([found])
+    assert "WA, with one seed, is not ranked" in summary(entries)
+    alone = [*_seeds("endocil", 70.0), *_seeds("wa", 90.0)]
+    assert "WA has the highest accuracy after the last task (90.0 %); EndoCIL (70.0 %) ends" in summary(alone)
 
 
 def test_of_forgetting_the_lowest_is_the_best() -> None:

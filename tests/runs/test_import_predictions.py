@@ -16,10 +16,9 @@ from commands import endocil as command
 from numpy.lib import format as npy
 
 from endocil.errors import EndocilError
-from endocil.io.npz import read_npz
-from endocil.model.predictions import read_run_predictions
+from endocil.model.prediction_files import read_run_predictions
 from endocil.runs.experiments import groups
-from endocil.runs.import_predictions import Origin, import_predictions
+from endocil.runs.import_predictions import Origin, import_predictions, read_npz
 from endocil.runs.records import read_run, read_runs
 
 CLASSES = ("cecum", "polyp", "ulcer", "z-line")

@@ -81,6 +81,14 @@ def test_less_time_means_smaller_images_or_fewer_epochs(tmp_path: Path) -> None:
     assert (long, short) == (60, 5)
 
 
+def test_the_milestones_follow_the_epochs(tmp_path: Path) -> None:
+    root = write(tmp_path / "images", numbered("{c}/{g}_{i}.png"))
+    look = look_at(root)
+    file = tmp_path / "mine.toml"
+    file.write_text(settings_text(root, look, choose(look, minutes=1000, pretrained=False)), "utf-8")
+    assert [load_settings(file, [f"train.epochs={n}"]).train.milestones for n in (5, 50)] == [(0.5, 0.8)] * 2
+
+
 def test_a_folder_without_classes_is_refused_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(EndocilError, match="no folders; expected one folder of images for each class"):
         look_at(write(tmp_path / "flat", ["1.png", "2.png"]))

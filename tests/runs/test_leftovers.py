@@ -137,6 +137,34 @@ def test_a_step_killed_after_its_model_was_written_leaves_no_pictures(
         learn(tiny_model, new_images, output)
 
 
+@pytest.mark.parametrize("left", [("learning.json", ".lock"), ("learning.json",), ()])
+def test_a_step_killed_while_it_removed_its_folder_leaves_none_behind(
+    left: tuple[str, ...], tiny_model: Path, new_images: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "next.endocil"
+    shutil.copy(tiny_model, output)
+    work = learning.WorkFolder(work_folder_of(output))
+    with work.open(dict.fromkeys(learning.COMPARED, "x")):
+        with pytest.raises(EndocilError, match="exists already"):  # another process that is learning there keeps it
+            learn(tiny_model, new_images, output)
+        assert work.path.exists()
+    for path in work.path.iterdir():
+        if path.name not in left:
+            path.unlink()
+    with pytest.raises(EndocilError, match="exists already"):
+        learn(tiny_model, new_images, output)
+    assert os.listdir(tmp_path) == ["next.endocil"]
+
+
+def test_a_step_killed_when_its_folder_was_new_leaves_none_behind(
+    tiny_model: Path, new_images: Path, tmp_path: Path
+) -> None:
+    output = tmp_path / "next.endocil"
+    work_folder_of(output).mkdir()  # killed before its first record
+    learn(tiny_model, new_images, output)
+    assert os.listdir(tmp_path) == ["next.endocil"]
+
+
 def test_another_file_in_the_place_of_a_step_that_is_going_on_is_not_overwritten(
     tiny_model: Path, new_images: Path, tmp_path: Path
 ) -> None:

@@ -1,6 +1,7 @@
 """What cannot work is said before the first epoch."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,14 @@ class SharesTooMuch(Finetune):
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         (phase,) = super().phases(task, data)
         return (Phase("train", data.new, (self, self.extra), phase.schedule, phase.objective, shared="mine"),)
+
+
+class ComparesLater(Finetune):
+    """Compares the images of a batch with each other, from the second task on."""
+
+    def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
+        (phase,) = super().phases(task, data)
+        return (replace(phase, whole_batches=task.index > 0),)
 
 
 @pytest.fixture
@@ -175,6 +184,7 @@ def no_compiler(module: nn.Module) -> None:
         "train.milestones=[9]",
         "train.milestones=[0.5,9]",
         "train.epochs=0",
+        "train.accumulate=2 method.name=test_preflight:ComparesLater",
     ],
 )
 def test_check_refuses_what_run_refuses_before_training_with_the_same_line(

@@ -23,7 +23,9 @@ from small import SMALL, results, runs_in, write_sweep
 
 from endocil import EndocilError, run
 from endocil.cli.sweep import write_report
+from endocil.data.scenario import Task
 from endocil.io.files import locked
+from endocil.methods.finetune import Finetune
 from endocil.runs.folder import RunFolder
 from endocil.runs.sweep.executors import (
     Job,
@@ -159,28 +161,65 @@ def test_data_is_read_once_and_a_method_built_once_for_all_seeds_and_memories(
 
 
 @pytest.mark.usefixtures("_runs_here")
-def test_what_is_finished_is_not_checked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_finished_is_not_checked_again_and_gets_the_page_that_a_kill_has_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file, folder = write_sweep(tmp_path, set={"train.epochs": 2, "method.name": "finetune"}), tmp_path / "out"
     assert endocil("sweep", file, "-o", folder)[0] == 0
+    (page,) = folder.glob("*/report.html")
+    page.unlink()  # as if the run's process had been killed when its results were written
     monkeypatch.delattr("endocil.runs.parts.images_and_scenario")
     status, said, _ = endocil("sweep", file, "-o", folder)
     assert status == 0
     assert "checking" not in said
+    assert page.exists()
 
 
 @pytest.mark.parametrize("ray", [None, "auto"])
-def test_a_device_that_is_not_here_is_refused_unless_ray_runs_it_elsewhere(ray: str | None, tmp_path: Path) -> None:
-    file = write_sweep(tmp_path, set={"run.accelerator": "tpu"})
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"run": {"accelerator": "tpu"}}, "run.accelerator 'tpu' cannot be used here"),
+        (
+            {"network": {"backbone": "small_networks:WrongIn16Bits"}, "train": {"epochs": 1, "precision": "bf16"}},
+            "train.precision 'bf16' gives wrong numbers here",
+        ),
+    ],
+)
+def test_what_this_machine_cannot_do_is_refused_unless_ray_runs_it_elsewhere(
+    changes: dict[str, Any], told: str, ray: str | None, tmp_path: Path
+) -> None:
+    file = write_sweep(tmp_path)
+    (tmp_path / "tiny.toml").write_text(tomli_w.dumps({**SMALL, **changes}))
     folder, runs = SweepFolder(tmp_path / "out"), plan(read_sweep(file), tmp_path)
     output = io.StringIO()
     screen = Console(file=output, width=200)
     if ray is None:
         with pytest.raises(EndocilError, match="1 of 1 runs would fail, so none was started"):
             check_runs(folder, runs, Execution(ray=ray), screen)
-        assert "run.accelerator 'tpu' cannot be used here" in output.getvalue()
+        assert told in output.getvalue()
     else:
         check_runs(folder, runs, Execution(ray=ray), screen)
     assert not folder.path.exists()
+
+
+class TooLarge(Finetune):
+    """Says beforehand that it cannot learn on this machine."""
+
+    def problems(self, n_classes: int) -> list[str]:
+        return [f"{n_classes} classes do not fit into the memory"]
+
+    def grow(self, task: Task) -> None:
+        raise MemoryError
+
+
+def test_what_a_method_says_of_itself_is_refused_before_it_grows(tmp_path: Path) -> None:
+    file = write_sweep(tmp_path, vary={"method": ["finetune", "test_sweep:TooLarge"]})
+    status, said, errors = endocil("sweep", file, "-o", tmp_path / "out")
+    assert status == 1
+    assert "cannot run: 5 classes do not fit into the memory (run tiny-TooLarge-seed0-" in said
+    assert errors.strip() == "endocil: 1 of 2 runs would fail, so none was started; see above"
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pictures import TINY
 
 import endocil
 from endocil import EndocilError
-from endocil.runs.wandb import refuse_missing_package
+from endocil.runs.trackers import refuse_missing_package
 
 
 def history(file: Path) -> list[dict[str, Any]]:
@@ -56,6 +56,6 @@ def test_without_the_package_a_run_is_refused_before_it_reads_an_image(monkeypat
     assert importlib.util.find_spec("wandb") is not None
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(EndocilError, match=r"pip install 'endocil\[wandb\]'"):
-        refuse_missing_package()
+        refuse_missing_package("wandb")
     with pytest.raises(EndocilError, match=r"pip install 'endocil\[wandb\]'"):
         endocil.run({**TINY, "run": {"wandb": True}, "data": {"name": "folder", "root": "nowhere"}}, "nowhere-run")

@@ -13,7 +13,7 @@ from rich.console import Console
 from endocil.cli.console import Head, fail, refuse_overwriting, say
 from endocil.errors import EndocilError, SettingsError
 from endocil.io.files import write_atomically, write_csv
-from endocil.io.stopping import exit_status
+from endocil.io.process import exit_status
 from endocil.io.terminal import plain_progress
 
 REFUSED, ERROR = 1, 2  # exit statuses, distinct for pipelines

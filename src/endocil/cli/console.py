@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 import typer
 
 from endocil.errors import SettingsError
-from endocil.io.launcher import is_rank_zero
-from endocil.io.stopping import exit_status
+from endocil.io.process import exit_status, is_rank_zero
 from endocil.io.terminal import printable, without_tricks
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from endocil.model.model import Model as LivingModel
 
 Source = Annotated[
     str, typer.Argument(metavar="NAME_OR_FILE", help="A preset (smoke, demo, hyper-kvasir, ...) or a TOML file.")
@@ -38,6 +39,10 @@ Against = Annotated[
         metavar="LABEL_OR_RUN", help="The method to compare with, or a run of it; by default that of the first run."
     ),
 ]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a finished run.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")]
+Licence = Annotated[str, typer.Option(help="Licence under which the images may be kept and used.")]
+Consent = Annotated[str, typer.Option(help="What the patients have agreed to.")]
 Ledger = Annotated[Path, typer.Option("--ledger", help="Folder of the ledger.")]
 
 
@@ -93,15 +98,18 @@ def refuse_overwriting(output: Path, inputs: Iterable[Path]) -> None:
         raise SettingsError(f"{output} is read by this command; choose another file")
 
 
-def aligned(rows: Sequence[Sequence[str]], *, numbers: bool = False) -> str:
-    """Columns as wide as they need to be. `numbers`: all but the first and the last are aligned to the right."""
-    last = len(rows[0]) - 1
-    widths = [max(len(row[column]) for row in rows) for column in range(last)] + [0]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.rjust(width) if numbers and 0 < column < last else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
+def describe_model(model: "LivingModel", output: Path) -> None:
+    """What a new model file holds, and what it cannot do."""
+    say(
+        f"{output}: {len(model.classes)} classes, {len(model.exemplars):,} exemplars, "
+        f"{len(model.held_out):,} held-out images, {output.stat().st_size / 1e6:.1f} MB"
+    )
+    fitted = model.manifest.calibration
+    if fitted is not None and fitted.improved:
+        say(
+            f"calibrated on {fitted.images:,} held-out images: expected calibration error {fitted.error_before:.3f} "
+            f"before, {fitted.error:.3f} after (cross-fitted, {fitted.folds} folds)"
+        )
+    for note in model.limits():
+        say(f"note: {note}")
+    say(f"sha256 {model.digest}")

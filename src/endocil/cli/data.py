@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from endocil.cli.console import Overrides, aligned, console, say
+from endocil.cli.console import Overrides, console, say
 from endocil.errors import DataError, EndocilError, SettingsError
 from endocil.io.files import cache_folder, write_atomically, write_csv, write_json
-from endocil.io.terminal import plain_progress
+from endocil.io.terminal import aligned, plain_progress
 
 if TYPE_CHECKING:
     from endocil.audit.findings import Record
@@ -123,7 +123,7 @@ def check(
     lines = [("class", *(["part"] if parts else []), "published", "found", "")]
     for row in rows:
         lines.append((row.label, *([row.part] if parts else []), f"{row.expected:,}", f"{row.found:,}", row.verdict))
-    say(aligned(lines, numbers=True))
+    say(aligned(lines, right=range(1, len(lines[0]) - 1)))
     for note in table.notes:
         say(note)
     for image, reason in list(unreadable.items())[:20]:
@@ -159,7 +159,7 @@ def _task_table(preset: str, table: "ImageTable") -> str:
         n_train, n_test = train[task.new].sum(), test[task.new].sum()
         lines.append((f"task {task.number}", str(task.n_new), f"{n_train:,}", f"{n_test:,}", names))
     lines.append(("all", str(len(kept.classes)), f"{train.sum():,}", f"{test.sum():,}", ""))
-    return aligned(lines, numbers=True)
+    return aligned(lines, right=range(1, len(lines[0]) - 1))
 
 
 def audit(

@@ -74,8 +74,7 @@ def plot(
 ) -> None:
     """Draw Acc_last of each method with the spread over seeds, a panel for each data set; or mean ranks over the data
     sets with Nemenyi's critical difference."""
-    from endocil.reports.figures.ledger_plot import write_ledger_plot
-    from endocil.reports.figures.rank_plot import write_rank_plot
+    from endocil.reports.figures.ledger_plot import write_ledger_plot, write_rank_plot
     from endocil.reports.ledger import read_ledger, uses_method_defaults
     from endocil.reports.ranks_over_data import ranks_over_data
     from endocil.reports.side_by_side import comparisons
@@ -94,10 +93,9 @@ def plot(
 def texts(folder: Path) -> dict[str, str]:
     """The ledger's tables and sentences by name, as Markdown."""
     from endocil.reports.ledger import read_ledger, uses_method_defaults
-    from endocil.reports.ledger_summary import alignment_text, overview, summary
     from endocil.reports.ledger_tables import ablation_table, costs_table, leaks_table, ledger_table
     from endocil.reports.ranks_over_data import ranks_text
-    from endocil.reports.side_by_side import comparisons, side_by_side_text
+    from endocil.reports.side_by_side import alignment_text, comparisons, overview, side_by_side_text, summary
     from endocil.runs.records import completed
 
     entries = read_ledger(folder, complete=completed)

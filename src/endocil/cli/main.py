@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from endocil.cli import compare, data, ledger, methods, models, reports, results, runs, show, start, sweep
+from endocil.cli import compare, data, ledger, methods, model_content, models, reports, results, runs, sweep
 from endocil.cli.console import fail
 from endocil.errors import EndocilError
-from endocil.io.stopping import interruptible
+from endocil.io.process import interruptible
 
 
 def _show_version(wanted: bool) -> None:
@@ -38,11 +38,14 @@ def _application() -> typer.Typer:
     app.callback()(program)
     panels: dict[str, tuple[Callable[..., None], ...]] = {
         "Data and training": (
-            *(start.init, runs.check, runs.run, runs.resume, runs.watch),
+            *(runs.init, runs.check, runs.run, runs.resume, runs.watch),
             *(sweep.demo, sweep.sweep, sweep.tune),
         ),
-        "Use a model": (show.show, models.predict, show.review, models.bundle, models.export, models.serve),
-        "Change a model": (models.learn, compare.compare, models.memory, models.forget),
+        "Use a model": (
+            *(model_content.show, models.predict, model_content.review, model_content.bundle),
+            *(models.export, models.serve),
+        ),
+        "Change a model": (models.learn, compare.compare, model_content.memory, model_content.forget),
         "Compare results": (
             *(results.table, results.versus, reports.report, reports.figures, reports.publish),
             *(results.score, results.methods, runs.tensorboard),

@@ -1,6 +1,4 @@
-"""endocil bundle, predict, learn, memory, forget, export and serve: a trained model in use.
-
-Each takes a model file, or the folder of a finished run, which holds one."""
+"""endocil predict, learn, export and serve: a trained model in use."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -10,78 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from endocil.cli.console import Overrides, Run, Trust, console, fail, refuse_overwriting, say
+from endocil.cli.console import (
+    Consent,
+    Force,
+    Licence,
+    Model,
+    Overrides,
+    Trust,
+    console,
+    describe_model,
+    fail,
+    refuse_overwriting,
+    say,
+)
 from endocil.errors import ResourceError, SettingsError
 from endocil.io.files import filling_folder, refuse_existing
-from endocil.io.stopping import exit_status
+from endocil.io.process import exit_status
 from endocil.io.terminal import Display, plain_progress, printable
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from endocil.model.model import Model as LivingModel
-
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a finished run.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")]
-Licence = Annotated[str, typer.Option(help="Licence under which the images may be kept and used.")]
-Consent = Annotated[str, typer.Option(help="What the patients have agreed to.")]
-
-
-def bundle(
-    folder: Run,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The model file, such as model.endocil.")],
-    held_out: Annotated[
-        int | None, typer.Option(min=0, help="Keep at most this many held-out images per class.")
-    ] = None,
-    without_exemplars: Annotated[
-        bool, typer.Option("--without-exemplars", help="Leave out all images: the model predicts but cannot learn.")
-    ] = False,
-    licence: Licence = "",
-    consent: Consent = "",
-    ood_rate: Annotated[float, typer.Option(help="Share of images of known classes that may be flagged.")] = 0.05,
-    name: Annotated[str, typer.Option(help="Name of the model; by default that of the run.")] = "",
-    trust: Trust = False,
-) -> None:
-    """Pack a finished run's model for others, with results and terms of use, and with or without images."""
-    from endocil.model.manifest import LONGEST_NAME, terms_of
-    from endocil.model.model import Model
-    from endocil.reports.comparisons import results_of
-    from endocil.runs.records import read_run
-
-    if not 0 < ood_rate < 1:
-        raise SettingsError(f"--ood-rate is {ood_rate}; expected a share between 0 and 1, such as 0.05")
-    if len(name) > LONGEST_NAME:
-        raise SettingsError(f"--name has {len(name):,} characters; expected at most {LONGEST_NAME:,}")
-    refuse_existing(output)
-    record = read_run(folder)  # refuses an unfinished run, and a folder that is none
-    model = Model.load(folder, trust=trust)
-    model.pack(
-        name=name,
-        metrics=results_of(record),
-        terms=terms_of(licence, consent),
-        held_out=held_out,
-        with_exemplars=not without_exemplars,
-        ood_rate=ood_rate,
-    )
-    model.save(output)
-    _describe(model, output)
-
-
-def _describe(model: "LivingModel", output: Path) -> None:
-    """What a new model file holds, and what it cannot do."""
-    say(
-        f"{output}: {len(model.classes)} classes, {len(model.exemplars):,} exemplars, "
-        f"{len(model.held_out):,} held-out images, {output.stat().st_size / 1e6:.1f} MB"
-    )
-    fitted = model.manifest.calibration
-    if fitted is not None and fitted.improved:
-        say(
-            f"calibrated on {fitted.images:,} held-out images: expected calibration error {fitted.error_before:.3f} "
-            f"before, {fitted.error:.3f} after (cross-fitted, {fitted.folds} folds)"
-        )
-    for note in model.limits():
-        say(f"note: {note}")
-    say(f"sha256 {model.digest}")
 
 
 def predict(
@@ -117,7 +63,7 @@ def predict(
     from endocil.model.gradcam import draw
     from endocil.model.model import Model
     from endocil.model.operating_points import operating_point
-    from endocil.model.predictions import Decided, write_prediction_list
+    from endocil.model.prediction_files import Decided, write_prediction_list
 
     required = _required_sensitivities(sensitivity or ())
     if not 0.0 < coverage < 1.0:
@@ -281,89 +227,8 @@ def learn(
     except KeyboardInterrupt:
         kept = work or work_folder_of(output)
         fail(f"stopped; {kept} keeps what was learned so far. Continue with the same command", exit_status())
-    _describe(learned, output)
+    describe_model(learned, output)
     say("note: not tested yet; compare it with its parent: endocil compare OLD NEW TEST")
-
-
-def memory(
-    model: Model,
-    sheet: Annotated[Path | None, typer.Option(help="Draw the images: a .png or .jpg, or a folder.")] = None,
-    listing: Annotated[
-        Path | None, typer.Option("--csv", help="Write every image and where it comes from into this file.")
-    ] = None,
-    every: Annotated[bool, typer.Option("--list", help="Show every image on the screen.")] = False,
-) -> None:
-    """List the images that a model holds, by class, with their provenance."""
-    from endocil.model.file import model_path, read_model_file
-    from endocil.model.kept_images import counts, listed, write_list, write_sheet
-
-    content = read_model_file(model)
-    exemplars, held_out = content.exemplars.provenance, content.held_out.provenance
-    decoded = (content.exemplars.pixels.numel() + content.held_out.pixels.numel()) / 1e6
-    say(
-        f"{model}: {len(exemplars):,} exemplars and {len(held_out):,} held-out images of {len(content.classes)} "
-        f"classes; the file has {model_path(model).stat().st_size / 1e6:.1f} MB, the images decoded {decoded:.1f} MB"
-    )
-    for learned in content.manifest.classes:
-        own = [one for one in exemplars if one.class_name == learned.name]
-        held = [one for one in held_out if one.class_name == learned.name]
-        say(
-            f"  {learned.name} (task {learned.task + 1}): {len(own)} exemplars of {learned.images:,} images, "
-            f"{len(held)} held out; groups: {counts([*own, *held], 'group', 4) or 'none'}"
-        )
-    images = (*exemplars, *held_out)
-    for field in ("group", "source", "licence", "consent") if images else ():
-        say(f"by {field}: {counts(images, field)}")
-    terms = content.manifest.terms
-    if terms.licence or terms.consent:
-        say(f"terms of the model: licence {terms.licence or 'not stated'}; consent {terms.consent or 'not stated'}")
-    for row in listed(content) if every else ():
-        say("  ".join(str(cell) for cell in row if cell != ""))
-    if listing is not None:
-        write_list(listing, content)
-        say(f"{listing}: {len(listed(content)):,} images")
-    for file in write_sheet(sheet, content) if sheet is not None else ():
-        say(f"{file}: {file.stat().st_size:,} bytes")
-
-
-def forget(
-    model: Model,
-    output: Annotated[Path, typer.Option("-o", "--output", help="The new model file; must not exist.")],
-    group: Annotated[list[str] | None, typer.Option(help="A patient or video; may be repeated.")] = None,
-    image: Annotated[list[str] | None, typer.Option(help="An image's id; may be repeated.")] = None,
-    source: Annotated[list[str] | None, typer.Option(help="A device or centre; may be repeated.")] = None,
-    images: Annotated[
-        Path | None,
-        typer.Option(
-            help="Learned images, as a folder with a folder for each class or a CSV list: those asked for (or all) "
-            "are subtracted from a model of SimpleCIL, RanPAC, Analytic or MultiStage."
-        ),
-    ] = None,
-    allow_empty: Annotated[
-        bool, typer.Option("--allow-empty", help="Allow a class to be left without exemplars or learned images.")
-    ] = False,
-    trust: Trust = False,
-) -> None:
-    """Remove images, such as those of a patient, from a model, and say what still depends on them."""
-    from endocil.model.file import read_model_file, write_model_file
-    from endocil.model.kept_images import forget as without
-    from endocil.model.model import Model
-    from endocil.release.learn import read_new_images
-
-    refuse_existing(output)
-    content, learned = read_model_file(model), None
-    if images is not None:
-        known = Model.from_file(content, trust=trust)
-        learned = read_new_images(images, known, validation=0.0, groups="given").images
-    chosen = {"groups": group or (), "images": image or (), "sources": source or ()}
-    result = without(content, **chosen, learned=learned, allow_empty=allow_empty, trust=trust)
-    digest = write_model_file(output, result.content)
-    subtracted = f", and {result.subtracted:,} learned images subtracted" if result.subtracted else ""
-    say(f"wrote {output}; removed {result.exemplars:,} exemplars and {result.held_out:,} held-out images{subtracted}")
-    for line in result.lines:
-        say(line)
-    say(f"the old file still holds them: {model}")
-    say(f"sha256 {digest}")
 
 
 def export(

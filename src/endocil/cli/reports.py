@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from endocil.cli.console import Against, Runs, aligned, say, with_baseline
+from endocil.cli.console import Against, Runs, say, with_baseline
 from endocil.errors import DataError, EndocilError, SettingsError
+from endocil.io.terminal import aligned
 
 if TYPE_CHECKING:
     from endocil.reports.figures.material import Gallery as FigureGallery

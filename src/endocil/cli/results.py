@@ -111,8 +111,7 @@ def versus(
 
 
 def _known_metrics(metrics: "Sequence[str]") -> list[str]:
-    from endocil.metrics.metrics import TABLE_METRICS
-    from endocil.metrics.transfer import FURTHER_METRICS
+    from endocil.metrics.metrics import FURTHER_METRICS, TABLE_METRICS
 
     known = (*TABLE_METRICS, *FURTHER_METRICS)
     if unknown := set(metrics) - set(known):
@@ -122,7 +121,7 @@ def _known_metrics(metrics: "Sequence[str]") -> list[str]:
 
 def _without_scores(compared: "ComparableRuns", metrics: "Sequence[str]") -> str:
     """A sentence on experiments that have predicted classes alone, where the metrics need scores."""
-    from endocil.metrics.transfer import NEED_SCORES
+    from endocil.metrics.metrics import NEED_SCORES
 
     shown = sorted(NEED_SCORES.intersection(metrics))
     lacking = [
@@ -264,7 +263,7 @@ def score(
 ) -> None:
     """Compute the metrics of predictions made by endocil or another toolbox."""
     from endocil.metrics.metrics import METRICS, TABLE_METRICS, summarise
-    from endocil.model.predictions import read_run_predictions
+    from endocil.model.prediction_files import read_run_predictions
 
     tables = [file for one in files for file in (one.glob("predictions/task-*.csv") if one.is_dir() else [one])]
     if all(re.fullmatch(r"task-\d+", file.stem) for file in tables):  # by number: a shell puts task-10 before task-2

@@ -1,4 +1,4 @@
-"""endocil run, resume, check, watch and tensorboard: one run, from its settings to its display while it learns."""
+"""endocil init, run, resume, check, watch and tensorboard: one run, from its settings to its display as it learns."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +13,9 @@ from rich.text import Text
 
 from endocil.cli.console import Devices, Nodes, Output, Overrides, Run, Source, Trust, console, resumable, say
 from endocil.cli.ledger import add
-from endocil.io.launcher import is_rank_zero
+from endocil.errors import SettingsError
+from endocil.io.files import refuse_existing, write_atomically
+from endocil.io.process import is_rank_zero
 from endocil.io.terminal import Display, duration, plain_progress, printable
 
 if TYPE_CHECKING:  # endocil.runs loads torch
@@ -22,6 +24,30 @@ if TYPE_CHECKING:  # endocil.runs loads torch
 
 LINES_PER_PHASE = 4  # where the output is no terminal
 COLOURS = {"running": "green", "finished": "blue", "stopped": "red", "unknown": "yellow"}
+
+
+def init(
+    images: Annotated[Path, typer.Argument(metavar="IMAGES", help="A folder with a folder of images for each class.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The settings file to write.")] = Path("mine.toml"),
+    minutes: Annotated[float, typer.Option(help="Time that learning may take on this machine.")] = 10.0,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the settings file if it exists.")] = False,
+) -> None:
+    """Look at a folder of images and write settings for it, with a comment on each choice."""
+    from endocil.runs.init import choose, described, look_at, settings_text
+
+    if not minutes > 0:
+        raise SettingsError(f"--minutes is {minutes:g}; expected more than 0")
+    if output.suffix != ".toml":
+        raise SettingsError(f"{output}: settings need a name that ends in .toml")
+    refuse_existing(output, force=force)
+    look = look_at(images, plain_progress(console(), "looking at the images"))
+    choice = choose(look, minutes=minutes)
+    write_atomically(output, settings_text(images, look, choice))
+    for line in described(look, choice):
+        say(line)
+    say(f"wrote {output}; read it, then:")
+    for command in (f"check {output}", f"run {output} -o runs/{output.stem}", f"show runs/{output.stem}"):
+        say(f"  endocil {command}")
 
 
 def run(
@@ -127,7 +153,7 @@ def check(source: Source, changes: Overrides = None) -> None:
 def tensorboard(runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")]) -> None:
     """Write TensorBoard event files of runs into RUN/tensorboard; run.tensorboard=true writes them during the run."""
     from endocil.runs.folder import RunFolder
-    from endocil.runs.tensorboard import write_tensorboard
+    from endocil.runs.trackers import write_tensorboard
 
     for folder in runs:
         here = RunFolder(folder)

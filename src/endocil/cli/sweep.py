@@ -10,7 +10,7 @@ from endocil.cli import console
 from endocil.cli.console import Overrides, fail
 from endocil.errors import EndocilError, SettingsError
 from endocil.io.files import write_atomically
-from endocil.io.stopping import exit_status
+from endocil.io.process import exit_status
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -203,14 +203,18 @@ def _run_all(
 ) -> "list[Outcome]":
     """The runs that failed; Ctrl-C stops all runs and shows how to continue."""
     from endocil.cli.ledger import add
+    from endocil.reports.page import write_run_page
+    from endocil.runs.records import read_run
     from endocil.runs.sweep.runner import run_all
 
-    def add_to_ledger(run: Path) -> None:
+    def complete(run: Path) -> None:
+        if not (run / "report.html").exists():  # killed when its results were written
+            write_run_page(read_run(run), run)
         if ledger is not None:
             add([run], ledger)
 
     try:
-        return run_all(folder, runs, execution, console.console(always=True), add_to_ledger)
+        return run_all(folder, runs, execution, console.console(always=True), complete)
     except KeyboardInterrupt:
         fail("stopped; nothing up to the runs' last checkpoints is lost. Continue with the same command", exit_status())
 

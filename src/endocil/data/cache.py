@@ -160,6 +160,8 @@ class _CacheFiles:
             whole = sum(images for images, _ in chunks) == len(pixels)
             if not whole or not _are_sound(self.pixels, pixels.offset, prod(self.shape[1:]), chunks):
                 return None
+            with suppress(OSError):  # of a build that was killed when all was written
+                unfinished_files(self.pixels)[1].unlink(missing_ok=True)
             return _as_tensor(pixels), tuple((name, reason) for name, reason in facts["unreadable"])
         except (OSError, ValueError, KeyError, TypeError, EOFError):
             return None
@@ -213,13 +215,19 @@ class _CacheFiles:
         return _as_tensor(stored), tuple(unfinished.unreadable)
 
 
+def unfinished_files(target: Path) -> tuple[Path, Path]:
+    """Pixels so far, and a line for each chunk of them."""
+    beside = target.with_name(f".{target.name.removeprefix('.')}")
+    return beside.with_name(f"{beside.name}.part"), beside.with_name(f"{beside.name}.jsonl")
+
+
 class UnfinishedBuild:
     """The two files of a build, and how far it has come."""
 
     def __init__(self, target: Path, shape: Shape, *, resumable: bool) -> None:
         """Without `resumable` the files have unique names and are removed when the build ends, well or not."""
-        beside = target.with_name(f".{target.name}") if resumable else temporary_beside(target)
-        self.pixels, self.lines = (beside.with_name(f"{beside.name}.{kind}") for kind in ("part", "jsonl"))
+        beside = target if resumable else temporary_beside(target)
+        self.pixels, self.lines = unfinished_files(beside)
         self.resumable = resumable
         self.header = _header(shape)
         self.image_bytes = prod(shape[1:])
@@ -334,7 +342,7 @@ _FILES = {
     "fingerprints (audit)": rf"{_DIGEST}\.npz",
     "unfinished or left by a killed process": rf"\.({_DIGEST}\.npy|.+\.{_UNIQUE}\.tmp)(\.part|\.jsonl)?",
 }
-FEATURES = "features"  # the folder of learning/feature_store.py
+FEATURES = "features"  # the folder of learning/features.py
 _FEATURE_FOLDERS = {"features of frozen backbones": _DIGEST}
 _ARCHIVES = {
     "extracted archives": r".*-[0-9a-f]{16}",

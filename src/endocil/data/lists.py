@@ -195,15 +195,15 @@ def _row(texts: Mapping[str, str], outside: bool, labelled: bool) -> Row:
         raise DataError("the path is empty")
     if not outside and (path.startswith("/") or PureWindowsPath(path).drive):
         raise DataError(
-            f"'{texts['path']}' is an absolute path; give it relative to data.root, or set data.absolute_paths = true"
+            f"{texts['path']!r} is an absolute path; give it relative to data.root, or set data.absolute_paths = true"
         )
     if not outside and (path == ".." or path.startswith("../")):
-        raise DataError(f"'{texts['path']}' leaves the folder of the images; choose a data.root above it")
+        raise DataError(f"{texts['path']!r} leaves the folder of the images; choose a data.root above it")
     split = texts.get("split", "")
     if split.isdecimal():
         part = str(_whole_number("fold", split))
     elif split and split.casefold() not in PARTS:
-        raise DataError(f"the split is '{split[:40]}'; expected train, validation, test or the number of a fold")
+        raise DataError(f"the split is {split[:40]!r}; expected train, validation, test or the number of a fold")
     else:
         part = PARTS.get(split.casefold(), "")
     return Row(

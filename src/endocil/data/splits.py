@@ -19,7 +19,7 @@ from endocil.errors import DataError, SettingsError
 from endocil.io.files import read_csv
 
 TRAIN, VALIDATION, TEST = "train", "validation", "test"
-UNUSED = "unused"  # training images that a protocol leaves out: data/protocols.py
+UNUSED = "unused"  # training images that a protocol leaves out: data/scenario.py
 TEST_SHARE = 0.2  # of each class, as in the paper
 
 Counts = dict[str, Counter[str]]  # group -> class -> images

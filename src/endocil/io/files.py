@@ -26,8 +26,6 @@ from endocil.errors import DataError, ResourceError, SettingsError
 LOCK_FILE = ".lock"  # in a folder that one process at a time works in
 LARGEST = 2**30  # bytes of a file that is read in one piece
 ENCODING, ENCODING_ERRORS = ("utf-8", "surrogateescape")  # names of files that are no UTF-8 must survive a CSV file
-
-
 Lock = Literal["held", "taken", "none"]
 MOST_LEVELS = 32  # of tables and lists in TOML
 _TOO_DEEP = f"tables or lists are nested more than {MOST_LEVELS} deep"
@@ -282,9 +280,7 @@ def original(cell: str) -> str:
 def read_csv(path: Path, separators: str = ",", *, any_bytes: bool = True) -> list[dict[str, str]]:
     """One dictionary per line; a line with too few or too many fields is refused by its number."""
     lines = read_fields(path, separators, any_bytes=any_bytes)
-    if not lines:
-        return []
-    header = lines[0][1]
+    header = lines[0][1] if lines else []
     for number, fields in lines[1:]:
         if len(fields) != len(header):
             raise DataError(f"{path}, line {number}: expected the fields {','.join(header)}")

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -55,6 +55,16 @@ def refuse_control_in(place: str, value: Any) -> None:
                 remaining.append((f"{where}.{printable(key)[:50]}"[-300:], inner))
         elif isinstance(one, list | tuple):
             remaining += [(f"{where}.{number}"[-300:], inner) for number, inner in enumerate(one)]
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
+    """Columns as wide as they need to be; those of numbers stand to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = enumerate(zip(row, widths, strict=True))
+        lines.append("  ".join(cell.rjust(n) if j in right else cell.ljust(n) for j, (cell, n) in cells).rstrip())
+    return "\n".join(lines)
 
 
 class Display:

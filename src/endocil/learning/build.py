@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from endocil.data.augment import Augmentation, Operation
-from endocil.data.augment_operations import OPERATIONS
+from endocil.data.augment import OPERATIONS, Augmentation, Operation
 from endocil.data.cache import FEATURES
 from endocil.data.scenario import Task
 from endocil.datasets import DATASETS, RESERVED
 from endocil.errors import SettingsError
 from endocil.io.files import cache_folder
 from endocil.learning.events import Journal, processor
-from endocil.learning.feature_store import FeatureStore
+from endocil.learning.features import FeatureStore
 from endocil.learning.first_task import FirstTasks, digest_of
 from endocil.learning.learner import Learner
 from endocil.learning.memory import SELECTORS, ExemplarMemory, build_selector
@@ -204,13 +203,18 @@ def build_learner(
         evaluation_batch=chosen.evaluation_batch,
         checkpoint_seconds=chosen.checkpoint_seconds,
         first_tasks=_first_tasks(settings, method),
-        features=FeatureStore(cache_folder() / FEATURES) if chosen.features else None,
+        features=feature_store(settings),
         bits=settings.train.precision,
         accumulate=settings.train.accumulate,
         mixup=settings.train.mixup,
         compiled=settings.train.compile,
         recorded=settings.model_dump(mode="json", exclude_none=True),
     )
+
+
+def feature_store(settings: Settings) -> FeatureStore | None:
+    """Where features of a frozen backbone are kept."""
+    return FeatureStore(cache_folder() / FEATURES) if settings.run.features else None
 
 
 def _first_tasks(settings: Settings, method: Method) -> FirstTasks | None:

@@ -1,4 +1,5 @@
-"""Checkpoints: one file of tensors and numbers, replaced atomically, and one of exemplars, written once per task.
+"""Checkpoints: one file of tensors and numbers, replaced atomically, and one of exemplars, written once per task; and
+the folder of a task that is learned outside a run.
 
 Structure is a function of the task sizes, so a checkpoint stores values only: a fresh method is grown to the same
 point and the values overwrite its own. Both files carry a checksum of all their bytes, as safetensors has none: a
@@ -7,7 +8,9 @@ flipped bit is found, not learned from. It stands in the file's own header, and 
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +21,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from endocil.data.scenario import Task
-from endocil.errors import FileFormatError
-from endocil.io.files import parse_json, write_atomically
+from endocil.errors import EndocilError, FileFormatError, ResourceError, SettingsError
+from endocil.io.files import LOCK_FILE, locked, make_private_folder, parse_json, write_atomically, write_json
 from endocil.learning.memory import ExemplarMemory, KeptImages, Provenance
 from endocil.learning.optimizers import Number, OptimizerState
 from endocil.methods.base import Method
@@ -215,3 +218,97 @@ def _seal_of(path: Path) -> str:
 def _head_length(first: bytes | memoryview) -> int:
     """Bytes before the tensors: safetensors begins with the length of its JSON."""
     return 8 + int.from_bytes(first, "little")
+
+
+# --- the folder of one task that is learned outside a run
+
+FINGERPRINT, EVENTS = "learning.json", "events.jsonl"
+CREATED = "made_folder"  # by us; a folder of the user's stays
+COMPARED = {"parent": "model file", "images": "new images", "settings": "settings", "terms": "--licence and --consent"}
+
+
+@dataclass(frozen=True)
+class WorkFolder:
+    """A killed command resumes from here; the folder is removed at the end."""
+
+    path: Path
+    ours: bool = False  # named after the output, so it is not a folder of the user's, whoever made it
+
+    @contextmanager
+    def open(self, facts: dict[str, str]) -> Iterator[None]:
+        """One process at a time; what lies here must be of the same model, images and settings."""
+        if self.path.is_file():
+            raise SettingsError(f"{self.path} is a file; choose another folder with --work")
+        made = not self.path.exists()
+        if not made and not self._only_ours():
+            raise SettingsError(f"{self.path} holds other files; choose another folder with --work")
+        make_private_folder(self.path)
+        with locked(self.path, f"another process is learning in {self.path}; let it finish"):
+            for left in self._temporary():  # a kill in the middle of writing
+                left.unlink(missing_ok=True)
+            made = made or self._recorded().get(CREATED) == "yes"
+            self._compare({**facts, CREATED: "yes" if made else "no"})
+            try:
+                yield
+            except EndocilError:
+                if not self.begun():
+                    self.remove()
+                raise
+
+    def _only_ours(self) -> bool:
+        """Nothing, a step that was begun, or what a kill leaves before its first record was written."""
+        names = {entry.name for entry in self.path.iterdir()} - {file.name for file in self._temporary()}
+        if LOCK_FILE in names and (self.path / LOCK_FILE).stat().st_size > 0:  # ours is empty
+            return False
+        begun = set(COMPARED) <= set(self._recorded())
+        names -= {file.name for file in self.path.glob(EXEMPLARS.format(task="*"))} if begun else set()
+        return names <= ({LOCK_FILE, FINGERPRINT, EVENTS, FILE} if begun else {LOCK_FILE})
+
+    def _temporary(self) -> list[Path]:
+        """What a kill in the middle of writing has left."""
+        names = "|".join(re.escape(name) for name in (FINGERPRINT, EVENTS, FILE))
+        form = re.compile(rf"\.({names}|{EXEMPLARS.format(task='[0-9]+')})\.[0-9a-f]{{32}}\.tmp")
+        return [left for left in self.path.glob(".*.tmp") if form.fullmatch(left.name)]
+
+    def _recorded(self) -> dict[str, str]:
+        file = self.path / FINGERPRINT
+        if not file.is_file():
+            return {}
+        try:
+            facts = parse_json(file.read_text("utf-8"))
+        except ValueError:  # somebody else's: ours are complete or absent
+            return {}
+        return facts if isinstance(facts, dict) else {}
+
+    def begun(self) -> bool:
+        """Whether anything is learned that would be lost."""
+        return (self.path / FILE).exists()
+
+    def _compare(self, facts: dict[str, str]) -> None:
+        if not self.begun():
+            write_json(self.path / FINGERPRINT, facts)
+            return
+        recorded = self._recorded()
+        for key in COMPARED:
+            if recorded.get(key) != facts[key]:
+                raise FileFormatError(
+                    f"{self.path} has a checkpoint for other {COMPARED[key]}; repeat the original command, delete the "
+                    f"folder to start again, or choose another with --work"
+                )
+
+    def discard(self) -> None:
+        """Remove what is left of a step that has no checkpoint, unless a process is working on it."""
+        if self.path.is_dir() and self._only_ours():
+            with suppress(ResourceError), locked(self.path, ""):
+                self.remove()
+
+    def remove(self) -> None:
+        """What we have written, and the folder if we made it and nothing else lies in it."""
+        made = self.ours or self._recorded().get(CREATED) == "yes"
+        with suppress(OSError):
+            exemplars = self.path.glob(EXEMPLARS.format(task="*"))
+            own = (self.path / name for name in (FILE, EVENTS, LOCK_FILE, FINGERPRINT))
+            for file in (*self._temporary(), *exemplars, *own):
+                file.unlink(missing_ok=True)
+            if made:
+                self.path.rmdir()

@@ -22,6 +22,7 @@ from endocil.components.losses import Outcome
 from endocil.data.augment import Augmentation
 from endocil.data.batches import Batch, ImageSet
 from endocil.data.scenario import Scenario, Task, build_scenario
+from endocil.datasets.synthetic import small_images
 from endocil.errors import EndocilError
 from endocil.learning.checkpoint import Position, grow, load_checkpoint, restore
 from endocil.learning.events import Journal
@@ -29,7 +30,6 @@ from endocil.learning.features import features_of
 from endocil.learning.learner import Learner
 from endocil.learning.memory import ExemplarMemory, build_selector, exemplar_tensors
 from endocil.learning.parallel import one_device
-from endocil.learning.small_images import small_images
 from endocil.learning.training import batches_of, fit, only_training
 from endocil.methods import Method, build_method
 from endocil.methods.base import Phase, TaskData, shared_schedule

@@ -1,15 +1,28 @@
-"""Features, logits and distances to the class means, by the one forward pass outside training."""
+"""Features, logits and distances to the class means, by the one forward pass outside training.
 
+Features of a frozen backbone are computed one image at a time, with a store or without: in a batch an image's last
+digits may depend on the other images. So a stored feature equals a computed one bit for bit.
+"""
+
+import dataclasses
+import hashlib
+import json
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from safetensors.torch import load, save
 from torch import Tensor
 
-from endocil.data.batches import ImageSet, plain_batches, share_of
-from endocil.errors import EndocilError
-from endocil.learning.feature_store import FeatureStore, frozen_features
+from endocil.data.batches import ImageSet, pixel_digest, plain_batches, share_of
+from endocil.errors import EndocilError, ResourceError
+from endocil.io.files import lock, make_private_folder, private, read_whole, write_atomically
+from endocil.learning.first_task import code_of, digest_of, machine_of
 from endocil.learning.parallel import all_gather
 from endocil.methods.base import Method
 from endocil.networks import uncompiled
@@ -44,7 +57,7 @@ def outputs_of(
     *,
     for_selection: bool = False,
     fabric: "Fabric | None" = None,
-    store: FeatureStore | None = None,
+    store: "FeatureStore | None" = None,
 ) -> Outputs:
     """One pass over the images, (n, H, W, 3) uint8 or an image set, without augmentation, the method in eval mode.
 
@@ -82,18 +95,36 @@ def features_of(
     batch: int = 64,
     *,
     fabric: "Fabric | None" = None,
-    store: FeatureStore | None = None,
+    store: "FeatureStore | None" = None,
     wait: bool = True,
 ) -> Tensor:
-    """(n, d) on the CPU: the features alone; of a frozen backbone one image at a time (feature_store.py)."""
+    """(n, d) on the CPU: the features alone; `store` keeps those of image sets, a shared store those of plain pixels
+    too."""
     method.eval()
     if fabric is not None and fabric.world_size > 1:  # each process its share, none waits for another's
         own = _own_share(images, fabric)
         return torch.cat(all_gather(fabric, features_of(method, own, batch, store=store, wait=False)))
     with uncompiled(method):
         if method.frozen:
-            return frozen_features(method, images, store, wait=wait)
+            kept_in = _shared_store.get() if store is None or isinstance(images, Tensor) else store
+            if kept_in is None or not len(images):
+                return embed_each(method, images)
+            return kept_in.features(method, images, wait=wait)
         return torch.cat([method.embed(pixels).float().cpu() for pixels in _batches(method, images, batch)])
+
+
+_shared_store: ContextVar["FeatureStore | None"] = ContextVar("shared store of features", default=None)
+
+
+@contextmanager
+def sharing_features(store: "FeatureStore | None") -> Iterator[None]:
+    """Meanwhile this store serves every pass over images that has none, of a frozen backbone: `endocil learn` looks at
+    the held-out images three times."""
+    token = _shared_store.set(store)
+    try:
+        yield
+    finally:
+        _shared_store.reset(token)
 
 
 def _own_share(images: ImageSet | Tensor, fabric: "Fabric") -> ImageSet | Tensor:
@@ -136,3 +167,124 @@ def class_means(features: Tensor, labels: Tensor, n_classes: int) -> Tensor:
 def mean_distances(features: Tensor, means: Tensor) -> Tensor:
     """Squared distances of L2-normalised features to the class means: (n, n_classes)."""
     return torch.cdist(l2_normalise(features), means.to(features)).square()
+
+
+# --- the features of a frozen backbone, kept on disk
+
+
+CHUNK = 1024  # images in a file: a killed process loses the last of them at most
+RULES = "one image at a time"  # change it when the same key would get other features
+
+
+class FeatureStore:
+    """Features of frozen backbones, computed once for all methods, seeds and sweeps.
+
+        FOLDER/KEY/DIGEST.safetensors      images (n, 32): sha256 of their pixels;  features (n, d)
+
+    KEY is a digest of all that decides the features of given pixels: weights, normalisation, code, machine. DIGEST is
+    that of the file itself, so a damaged one is noticed, removed and computed again. Files are written whole or not at
+    all and never changed. One process computes at a time, under a lock that ends with it; others wait and read. What
+    was read stays in memory until the backbone changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._key = ""
+        self._files: set[str] = set()  # read already
+        self._rows: dict[bytes, Tensor] = {}
+
+    def features(self, method: Method, images: ImageSet | Tensor, *, wait: bool = True) -> Tensor:
+        """(n, d) of a frozen method; what is missing is computed and kept.
+
+        Without `wait`, images are computed though another process may be computing them too."""
+        key = key_of(method)
+        if key != self._key:
+            self._key, self._files, self._rows = key, set(), {}
+        digests = [pixel_digest(one) for one in images] if isinstance(images, Tensor) else images.pixel_digests()
+        self._read()
+        if self._missing(digests):
+            with self._locked(wait):
+                self._read()  # what another process has computed meanwhile
+                for part in torch.split(torch.tensor(self._missing(digests), dtype=torch.int64), CHUNK):
+                    if len(part):
+                        missing = images[part] if isinstance(images, Tensor) else images.take(part)
+                        self._write([digests[place] for place in part.tolist()], embed_each(method, missing))
+        return torch.stack([self._rows[digest] for digest in digests])
+
+    def _missing(self, digests: list[bytes]) -> list[int]:
+        """One place of each image that is not there."""
+        places = {digest: place for place, digest in enumerate(digests) if digest not in self._rows}
+        return sorted(places.values())
+
+    def _read(self) -> None:
+        for path in sorted((self.folder / self._key).glob("*.safetensors")):
+            if path.name in self._files:
+                continue
+            with suppress(OSError):  # removed meanwhile
+                content = read_whole(path)
+                if hashlib.sha256(content).hexdigest() != path.stem:
+                    path.unlink()
+                    continue
+                stored = load(content)
+                images = (row.tobytes() for row in stored["images"].numpy())
+                self._rows |= dict(zip(images, stored["features"], strict=True))
+                self._files.add(path.name)
+
+    def _write(self, digests: list[bytes], features: Tensor) -> None:
+        images = torch.tensor([list(digest) for digest in digests], dtype=torch.uint8)
+        content = save({"images": images, "features": features.contiguous()})
+        path = self.folder / self._key / f"{hashlib.sha256(content).hexdigest()}.safetensors"
+        with self._told():
+            write_atomically(path, content)
+        self._files.add(path.name)
+        self._rows |= dict(zip(digests, features, strict=True))
+
+    @contextmanager
+    def _locked(self, wait: bool) -> Iterator[None]:
+        with self._told():
+            make_private_folder(self.folder)  # of patients' images
+            make_private_folder(self.folder / self._key)
+            file = open(self.folder / self._key / "lock", "ab", opener=private)  # noqa: SIM115
+        with file:
+            lock(file, wait=wait)
+            yield
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ResourceError) as error:
+            raise ResourceError(
+                f"features cannot be kept in {self.folder}: {error}; set ENDOCIL_CACHE to another folder, or "
+                f"run.features=false to keep none"
+            ) from error
+
+
+@torch.no_grad()
+def embed_each(method: Method, images: ImageSet | Tensor) -> Tensor:
+    """(n, d): each image by itself."""
+    singly = plain_batches(images, 1, method.device, method.normalisation)
+    return torch.cat([method.embed(image).float().cpu() for image in singly])
+
+
+def key_of(method: Method) -> str:
+    """A digest of what decides the features of given pixels."""
+    backbone, own = method.backbone, bool(method.embeds_by)
+    packages = sorted({type(module).__module__.partition(".")[0] for module in backbone.modules()})
+    decides = {
+        "rules": RULES,
+        "weights": digest_of(backbone.state_dict()),
+        "network": repr(backbone),
+        "normalisation": dataclasses.asdict(method.normalisation),
+        "code": code_of(type(backbone), *[type(method)] * own),
+        "embed": method.embeds_by,
+        "packages": {package: _version(package) for package in packages},
+        "machine": machine_of(method.device),
+    }
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:  # a user's own file
+        return ""

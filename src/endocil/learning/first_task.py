@@ -81,7 +81,9 @@ class FirstTasks:
         key = hashlib.sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()
         make_private_folder(self.folder)
         with open(self.folder / f"{key}.lock", "ab", opener=private) as file:
-            _lock(file, log)
+            if lock(file, wait=False) == "taken":  # where files cannot be locked, each trains for itself
+                log("another run is training the same first task; waiting for it")
+                lock(file)
             yield StoredTask(self.folder / f"{key}.safetensors", log)
 
 
@@ -142,13 +144,6 @@ def refuse_more_than_the_network(method: Method, phase: Phase) -> None:
             f"{type(method).__name__} shares its phase '{phase.name}', which changes more than backbone and "
             f"classifier, or learns from more than its images; leave Phase.shared empty"
         )
-
-
-def _lock(file: Any, log: Log) -> None:
-    """Wait until no other process trains this; where files cannot be locked, each trains for itself."""
-    if lock(file, wait=False) == "taken":
-        log("another run is training the same first task; waiting for it")
-        lock(file)
 
 
 def digest_of(state: Mapping[str, Tensor]) -> str:

@@ -11,11 +11,10 @@ from torch import Tensor
 from endocil.data.augment import Augmentation
 from endocil.data.batches import ImageSet
 from endocil.data.scenario import Task
-from endocil.io.stopping import deferring, is_requested
+from endocil.io.process import deferring, is_requested
 from endocil.learning.checkpoint import Checkpoint, Position, grow, save_checkpoint
 from endocil.learning.events import Journal
-from endocil.learning.feature_store import FeatureStore
-from endocil.learning.features import features_of
+from endocil.learning.features import FeatureStore, features_of
 from endocil.learning.first_task import FirstTasks, put_into
 from endocil.learning.memory import ExemplarMemory, update_memory
 from endocil.learning.numerics import Bits, Precision, refuse_not_finite
@@ -84,7 +83,10 @@ class Learner:
         at = unfinished.position if unfinished else Position(task.index)
         if at.grown == task.index:
             grow(self.method, task, self.fabric.device)
-        self._prepare()
+        if self.fabric.world_size > 1:
+            sync_batch_norm(self.method)
+        if self.compiled:
+            compile_backbones(self.method)
         exemplars = new.take(torch.arange(0)) if self.memory is None else self.memory.images()
 
         def features(images: ImageSet) -> Tensor:
@@ -158,13 +160,6 @@ class Learner:
             settings=self.recorded,
         )
         self.saved_at = self.clock()
-
-    def _prepare(self) -> None:
-        """What a network needs after it has grown, before it learns."""
-        if self.fabric.world_size > 1:
-            sync_batch_norm(self.method)
-        if self.compiled:
-            compile_backbones(self.method)
 
     def _announce(self, task: Task, data: TaskData, phases: tuple[Phase, ...], classes: Sequence[str]) -> None:
         plan = [

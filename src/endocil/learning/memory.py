@@ -19,8 +19,7 @@ from endocil.data.batches import ImageSet, join_rows
 from endocil.data.scenario import Task
 from endocil.data.seeding import generator
 from endocil.errors import EndocilError, SettingsError
-from endocil.learning.feature_store import FeatureStore
-from endocil.learning.features import CLASS_MEANS, class_means, l2_normalise, outputs_of
+from endocil.learning.features import CLASS_MEANS, FeatureStore, class_means, l2_normalise, outputs_of
 from endocil.learning.parallel import on_rank_zero
 from endocil.methods.base import Method
 from endocil.registry import check_options, resolve

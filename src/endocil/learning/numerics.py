@@ -25,6 +25,7 @@ from endocil.networks import is_compiled, uncompiled
 Bits = Literal["32", "bf16", "16"]
 KINDS = {"bf16": torch.bfloat16, "16": torch.float16}
 GROWTH = 2000  # good steps before the scale doubles, as torch.amp has it
+LEAST_SCALE = 2.0**-24  # a gradient that overflows with less is no overflow: it was never finite
 
 
 def times_slower(bits: Bits, device: torch.device, repeats: int = 5) -> float:
@@ -79,6 +80,11 @@ class Precision(nn.Module):
         if not fine or self.good_steps >= GROWTH:
             self.scale.mul_(2.0 if fine else 0.5)
             self.good_steps.zero_()
+        if self.factor < LEAST_SCALE:
+            raise EndocilError(
+                f"train.precision '{self.bits}': gradients are not finite even where losses are multiplied by "
+                f"{self.factor:.0e}, so no step can be taken; lower train.learning_rate, or leave train.precision out"
+            )
         return fine
 
 
@@ -109,17 +115,34 @@ def refuse_wrong_gradients(
             plain = gradients(Precision())
             put_back()
             rounded = plain if precision.bits == "32" else _with_rounded_weights(gradients, method, precision)
-        for _ in range(TRIALS):
-            put_back()
-            with nullcontext() if is_compiled(method) else _soiled_memory():
-                found = gradients(copy.deepcopy(precision))
-            problem = _difference(found, plain, rounded, TOLERANCE[precision.bits])
-            if problem:
-                asked = [f"train.precision '{precision.bits}'"] if precision.bits != "32" else []
-                asked += ["train.compile"] if is_compiled(method) else []
-                raise EndocilError(
-                    f"{' with '.join(asked)} gives wrong numbers here: {problem}; leave {' and '.join(asked)} out"
-                )
+        for asked, way in _ways(method, precision):
+            for _ in range(TRIALS):
+                put_back()
+                with way():
+                    found = gradients(copy.deepcopy(precision))
+                problem = _difference(found, plain, rounded, TOLERANCE[precision.bits])
+                if problem:
+                    raise EndocilError(
+                        f"{' with '.join(asked)} gives wrong numbers here: {problem}; leave {' and '.join(asked)} out"
+                    )
+
+
+def _ways(
+    method: nn.Module, precision: Precision
+) -> Iterator[tuple[list[str], Callable[[], AbstractContextManager[object]]]]:
+    """What was asked for, and the context to try it in. 16 bits are tried without the compiler first: compiled code
+    calls the same kernels, but its memory cannot be soiled."""
+    bits = [f"train.precision '{precision.bits}'"] if precision.bits != "32" else []
+    if bits:
+        yield bits, lambda: _uncompiled_on_soiled_memory(method)
+    if is_compiled(method):
+        yield [*bits, "train.compile"], nullcontext
+
+
+@contextmanager
+def _uncompiled_on_soiled_memory(method: nn.Module) -> Iterator[None]:
+    with uncompiled(method), _soiled_memory():
+        yield
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 
 from endocil.errors import EndocilError
-from endocil.io.launcher import environment_number, slurm_tasks
+from endocil.io.process import environment_number, slurm_tasks
 from endocil.io.terminal import printable
 
 if TYPE_CHECKING:

@@ -96,7 +96,10 @@ class EpochLog:
         means = {name: float(value) / max(1, self.updates) for name, value in self.measured.items()}
         means_of_losses = {name: float(sums.sum() / images.sum()) for name, sums in by_class.items()}
         means_of_losses |= {name: float(value) / sum(steps) for name, value in _joined(penalties).items()}
-        per_class = {name: _ratios(sums, images) for name, sums in by_class.items()}
+        per_class = {
+            name: [total / n if n else None for total, n in zip(sums.tolist(), images.tolist(), strict=True)]
+            for name, sums in by_class.items()
+        }
         # a phase may leave the classifier alone: then there is no gradient to report
         known = "classifier_gradient" in means
         return {"losses": means_of_losses, "per_class": per_class, **means, **(self._of_classes() if known else {})}
@@ -124,11 +127,6 @@ def _joined(shares: tuple[Sums, ...]) -> Sums:
     """Sums of several processes by their names, in order of appearance."""
     names = dict.fromkeys(name for share in shares for name in share)
     return {name: torch.stack([share[name] for share in shares if name in share]).sum(0) for name in names}
-
-
-def _ratios(sums: Tensor, counts: Tensor) -> list[float | None]:
-    pairs = zip(sums.tolist(), counts.tolist(), strict=True)
-    return [total / count if count else None for total, count in pairs]
 
 
 _WAY_OUT = "lower train.learning_rate, or take train.precision '32' without train.compile; the last checkpoint is sound"
@@ -186,14 +184,18 @@ def fit(
             first = done if epoch == start else 0
             batches = batches_of(phase, method, augmentation, seed, (*key, epoch), share, mixup=mixup, first=first)
             steps = len(cut(phase.images.rows, schedule.batch_size))
+            where = f"epoch {epoch + 1} of phase '{phase.name}'"
             for number, batch in enumerate(prefetch(batches, fabric.device), start=1 + first):
                 rate = schedule.learning_rate_at(epoch, number / steps)
                 set_rate(optimizer, rate)
                 step(phase, batch, optimizer, fabric, precision, accumulate, log)
                 if number < steps and fabric.world_size == 1 and stop():
+                    check.refuse_damage({}, where, _WAY_OUT)  # the checkpoint that follows replaces a sound one
                     yield Epoch(epoch, {}, optimizer, number, log.state())
-            measured = {"learning_rate": rate, **log.result(fabric), **_speed(phase.images_per_epoch, began)}
-            check.refuse_damage(measured["losses"], f"epoch {epoch} of phase '{phase.name}'", _WAY_OUT)
+            images, seconds = phase.images_per_epoch, time.perf_counter() - began
+            speed = {"images": images, "seconds": seconds, "images_per_second": images / seconds}
+            measured = {"learning_rate": rate, **log.result(fabric), **speed}
+            check.refuse_damage(measured["losses"], where, _WAY_OUT)
             yield Epoch(epoch, measured, optimizer)
 
 
@@ -367,8 +369,3 @@ class only_training:  # noqa: N801 - a context manager, named like one
             parameter.requires_grad_(wanted)
             parameter.grad = None  # a branch that has learned would carry its last gradient for ever
         self.method.eval()
-
-
-def _speed(images: int, began: float) -> dict[str, float]:
-    seconds = time.perf_counter() - began
-    return {"images": images, "seconds": seconds, "images_per_second": images / seconds}

@@ -268,6 +268,11 @@ class Method(nn.Module, ABC):
         return type(self).embed is Method.embed and not trained_parts(self.backbone)
 
     @property
+    def embeds_by(self) -> str:
+        """What of `embed` the backbone does not decide, by name; "": nothing. Methods of one name share features."""
+        return "" if type(self).embed is Method.embed else type(self).embed.__qualname__
+
+    @property
     def predictors(self) -> tuple[nn.Module, ...]:
         """The modules that prediction needs: what a deployed model keeps."""
         return (self.backbone, self.classifier)

@@ -1,9 +1,10 @@
 """ER-ACE, experience replay with asymmetric cross-entropy (Caccia et al., ICLR 2022).
 
 Each step has a batch of new images and one from the memory. New images are compared with the classes of their own
-batch alone, so that they do not push old classes away; exemplars with all seen classes.
-Differs from the authors: exemplars are chosen after a task, not while it is learned; the classifier is linear, theirs a
-cosine with a fixed scale.
+batch alone, so that they do not push old classes away; images from the memory with all seen classes. So the memory must
+hold images of the task at hand, or nothing would compare new classes with old ones.
+Differs from the authors: they fill the memory image by image, with a reservoir; here it is filled when the task begins
+(as in Avalanche), and exemplars are chosen after it. The classifier is linear, theirs a cosine with a fixed scale.
 """
 
 from typing import Any, Literal, get_args
@@ -12,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from endocil.components.losses import Outcome
-from endocil.data.batches import Batch, Replay
+from endocil.data.batches import Batch, ImageSet, Replay
 from endocil.data.scenario import Task
+from endocil.data.seeding import generator
 from endocil.methods import common
 from endocil.methods.base import Method, Phase, TaskData
 from endocil.networks import trained_parts
@@ -22,7 +24,7 @@ Compared = Literal["batch", "task"]
 
 
 class ERACE(Method):
-    """Cross-entropy of new images over the classes of their batch, and of exemplars over all seen classes."""
+    """Cross-entropy of new images over the classes of their batch, and of images from the memory over all seen ones."""
 
     replay = learns_known_classes = True
     smooths_labels = False  # smoothing would spread over masked classes
@@ -33,7 +35,7 @@ class ERACE(Method):
         backbone: nn.Module,
         *,
         compared: Compared = "batch",  # a new image's rivals: classes of its batch (the authors), or of its task
-        replay_batch: int | None = None,  # exemplars in a batch; none: as many as new images
+        replay_batch: int | None = None,  # images from the memory in a batch; none: as many as new images
         **inherited: Any,
     ) -> None:
         super().__init__(backbone, **inherited)
@@ -56,8 +58,17 @@ class ERACE(Method):
 
         train = (*trained_parts(self.backbone), self.classifier)
         shared = common.first_task_objective(task) if not len(data.exemplars) else ""
-        beside = Replay(data.exemplars, self.replay_batch or schedule.batch_size)
+        beside = Replay(self._memory(task, data), self.replay_batch or schedule.batch_size)
         return (Phase("train", data.new, train, schedule, objective, shared=shared, replay=(beside,)),)
+
+    def _memory(self, task: Task, data: TaskData) -> ImageSet:
+        """The exemplars, and new images drawn at random: each class of the task gets as many images as the old class
+        with the most exemplars has."""
+        kept = data.exemplars.counts(task.n_seen)
+        order = torch.randperm(len(data.new), generator=generator(self.seed, task.index, "memory"))
+        labels = data.new.labels[order]
+        drawn = [order[labels == label][: int(kept.max() - kept[label])] for label in data.new.classes()]
+        return data.new.take(torch.cat(drawn)) + data.exemplars
 
     def _rivals(self, task: Task, batch: Batch) -> Tensor:
         """(n_seen,) bool: the classes that new images are compared with."""

@@ -6,17 +6,19 @@ of tasks changes the result, and images that are at hand again can be subtracted
 
 import hashlib
 from abc import abstractmethod
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from endocil.components.ridge import add_products, packed_length, unpacked
 from endocil.data.batches import ImageSet
 from endocil.data.scenario import Task
-from endocil.errors import EndocilError
+from endocil.errors import EndocilError, SettingsError
 from endocil.io.files import LARGEST
 from endocil.methods.base import Method, Phase, TaskData
 from endocil.networks import GrowingClassifier
+from endocil.networks.pooled_stages import PooledStages
 
 LEARNED = "learned"  # (n, 8) uint8: what tells whether an image with its class is in the sums
 COUNTS = "counts"  # (n_seen,) float64: images of each class
@@ -33,9 +35,30 @@ class FrozenMethod(Method):
     learns_known_classes = True
     keeps_moments = True  # of all features together; false: the method's own sums give them
 
+    def __init__(
+        self,
+        backbone: nn.Module,
+        *,
+        features: str = "last",  # of the backbone; or "stages": pooled from the maps of its stages
+        **inherited: Any,
+    ) -> None:
+        super().__init__(backbone, **inherited)
+        if features not in ("last", "stages"):
+            raise SettingsError(f"method.features is {features!r}; expected 'last' or 'stages'")
+        self.pooled = PooledStages.of(backbone) if features == "stages" else None
+        if self.pooled is not None:
+            self.classifier = GrowingClassifier(self.pooled.n_features)
+
     @property
     def frozen(self) -> bool:
         return True  # whatever network.freeze says: nothing here trains the backbone
+
+    def embed(self, images: Tensor) -> Tensor:
+        return super().embed(images) if self.pooled is None else self.pooled(self.backbone, images)
+
+    @property
+    def embeds_by(self) -> str:
+        return "" if self.pooled is None else repr(self.pooled)
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         return ()

@@ -24,7 +24,6 @@ from torch.nn import functional
 from endocil.components.ridge import add_products, packed_length, solve, trace
 from endocil.data.scenario import Task
 from endocil.data.seeding import generator
-from endocil.errors import SettingsError
 from endocil.methods import common
 from endocil.methods.frozen import COUNTS, FrozenMethod, refuse_large_statistics
 from endocil.networks import GrowingClassifier
@@ -33,8 +32,6 @@ SUMS = "sums"  # (n_seen, d + M) float64: the sum of h
 PRODUCTS = "products"  # (packed_length(d + M),) float64: the sum of h h^T over all classes, packed
 GAMMA, SHARE = 0.25, 1.0  # gamma and a: chosen on training images (docs/successor.md)
 CHUNK = 1024  # images whose random features are computed at a time
-STRIDE = 8  # of the first map that counts
-PROBE = 64  # pixels of the black image that shows which maps there are
 LEAST_VARIANCE = 1e-6  # of h, whose parts have length 1: where every class has a single image S is 0
 NEVER = -1e6  # the score of a class whose images were all subtracted
 
@@ -49,35 +46,19 @@ class MultiStage(FrozenMethod):
         self,
         backbone: nn.Module,
         *,
+        features: str = "stages",  # or "last": the backbone's own, made length 1
         random: int = 3000,  # M; 0: the pooled maps alone
         penalty: float = 0.3,  # lambda
         prior: float = 0.5,  # q: 1 classes are as frequent as they were learned, 0 all alike
         **inherited: Any,
     ) -> None:
-        super().__init__(backbone, **inherited)
+        super().__init__(backbone, features=features, **inherited)
         common.check_number("random", random, random >= 0, "0 (none) or more (the default is 3000)")
         common.check_number("penalty", penalty, penalty > 0.0, "a number above 0 (the default is 0.3)")
         common.check_number("prior", prior, 0.0 <= prior <= 1.0, "a number from 0 to 1 (the default is 0.5)")
-        if not hasattr(backbone, "stage_maps"):
-            raise SettingsError(
-                f"network.backbone {type(backbone).__name__} does not show the maps of its stages: it has no "
-                f"stage_maps (see networks/resnet.py); take a ResNet or EfficientNet-Lite, or method.name=analytic"
-            )
         self.random, self.penalty, self.prior = random, penalty, prior
-        channels, sides = self._probe()
-        # the last always: a network for very small images has no stride of 8
-        self.sites = [i for i, side in enumerate(sides) if side * STRIDE <= PROBE or i == len(sides) - 1]
-        self.n_features = 2 * sum(channels[i] for i in self.sites)
+        self.n_features = self.classifier.in_features
         self.classifier = GrowingClassifier(self.n_features + random)
-
-    @torch.no_grad()
-    def _probe(self) -> tuple[list[int], list[int]]:
-        """Channels and side of the map of every stage, by one black image."""
-        training, like = self.backbone.training, next(self.backbone.parameters())
-        self.backbone.eval()  # batch norm learns nothing from it
-        maps = self.backbone.stage_maps(like.new_zeros(1, 3, PROBE, PROBE))  # type: ignore[operator]
-        self.backbone.train(training)
-        return [x.shape[1] for x in maps], [x.shape[2] for x in maps]
 
     def problems(self, n_classes: int) -> list[str]:
         d = self.classifier.in_features
@@ -91,19 +72,12 @@ class MultiStage(FrozenMethod):
             self.register_buffer("u", (math.tau * torch.rand(self.random, generator=drawn)).to(w))
         super().grow(task)
 
-    def embed(self, images: Tensor) -> Tensor:
-        """(B, d): f."""
-        maps = self.backbone.stage_maps(images)  # type: ignore[operator]
-        parts = []
-        for x in (maps[i] for i in self.sites):
-            parts += [x.mean(dim=(2, 3)), x.std(dim=(2, 3), correction=0)]
-        return torch.cat([functional.normalize(part) for part in parts], dim=1)
-
     def classify(self, features: Tensor) -> Tensor:
         return self.classifier(self._expanded(features, self.w, self.u))  # type: ignore[no-any-return]
 
     def _expanded(self, f: Tensor, w: Tensor, u: Tensor) -> Tensor:
         """(B, d + M): h."""
+        f = functional.normalize(f) if self.pooled is None else f
         return torch.cat([f, math.sqrt(2.0 * SHARE / max(1, self.random)) * torch.cos(f @ w + u)], dim=1)
 
     def add(self, features: Tensor, labels: Tensor, n: int, sign: float = 1.0) -> None:

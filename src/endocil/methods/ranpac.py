@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from endocil.components.ridge import add_products, fit_and_held_back, packed_length, solve, squared_errors
 from endocil.data.scenario import Task
 from endocil.data.seeding import generator
-from endocil.io.memory import available_memory
+from endocil.io.process import available_memory
 from endocil.methods import common
 from endocil.methods.frozen import FrozenMethod, refuse_large_statistics
 from endocil.networks import GrowingClassifier

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from endocil.metrics.metrics import accuracy_from, f1_from
+from endocil.model.calibration import BINS
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -105,6 +106,42 @@ def _counts(random: np.random.Generator, rows: int, n: int) -> NDArray[np.int64]
     return np.bincount(drawn.ravel(), minlength=rows * n).reshape(rows, n)
 
 
+@dataclass(frozen=True, eq=False)
+class CommonTestSet:
+    """The test images that all runs or versions predicted after their last task."""
+
+    images: tuple[str, ...]
+    classes: tuple[str, ...]
+    labels: Indices  # (N,) into classes
+    units: Indices  # (N,) images of a group share one
+    sources: tuple[str, ...]
+
+    @property
+    def grouped(self) -> bool:
+        return int(self.units.max()) + 1 < len(self.images)
+
+    def resampling(self, metric: str, resamples: int) -> Resampling:
+        """Macro F1 and forgetting are means over fixed classes and tasks, so their resamples keep the classes' sizes:
+        without that a rare class may vanish and count as 0. For accuracy the mixture of classes is chance, too."""
+        if metric.startswith("acc"):
+            return Resampling(self.units, None, resamples)
+        counts = np.zeros((int(self.units.max()) + 1, len(self.classes)), dtype=np.int64)
+        np.add.at(counts, (self.units, self.labels), 1)
+        most_frequent = np.asarray(counts.argmax(axis=1))  # (U,) a group may have several classes
+        return Resampling(self.units, most_frequent, resamples)
+
+    def describe(self) -> str:
+        """942 test images, or 942 test images in 310 groups."""
+        groups = f" in {int(self.units.max()) + 1:,} groups, drawn whole" if self.grouped else ""
+        return f"{len(self.images):,} test images{groups}"
+
+
+def units_of(images: Sequence[str], groups: Sequence[str]) -> Indices:
+    """Images of a group form one unit; an image without a group is a unit of its own."""
+    names = [f"group {group}" if group else f"image {image}" for image, group in zip(images, groups, strict=True)]
+    return np.unique(names, return_inverse=True)[1].astype(np.int64)
+
+
 def mean_over_seeds(values: Floats, seed: int = 0) -> Floats:
     """(R, S) a value for each resample of the images and each seed -> (R,) their mean, with the seeds drawn too.
 
@@ -188,3 +225,65 @@ def paired_t_p(differences: Sequence[float]) -> float:
     if np.ptp(differences) == 0:
         return 0.0  # without any spread t is infinite
     return float(ttest_1samp(differences, 0.0).pvalue)
+
+
+# --- calibration: is a class with a probability of 80 % correct in 80 % of the cases? (Guo et al., ICML 2017)
+#
+# `model.calibration.calibration_error` is the same number of a model's held-out images.
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Images whose predicted class has a probability between low and high; in percent."""
+
+    low: float
+    high: float
+    images: int
+    confidence: float  # mean
+    right: float  # share of correct images
+
+
+def calibration_measure(confidence: Floats, correct: Bools, counted: Bools) -> Measure:
+    """Expected calibration error in points: a function of sums over images, so it can be resampled."""
+    bins = np.eye(BINS)[_bin_of(confidence)] * counted[:, None]  # (N, BINS)
+    tally = np.concatenate([bins * (correct - confidence)[:, None], counted[:, None]], axis=1)
+
+    def value(sums: Floats) -> Floats:
+        n = sums[:, -1]
+        return np.where(n > 0, 100 * np.abs(sums[:, :-1]).sum(axis=1) / np.maximum(n, 1), np.nan)
+
+    return Measure(tally.astype(np.float32), value)
+
+
+def errors_by_chance(confidence: Floats, resamples: int) -> Floats:
+    """(R,) calibration errors of perfectly calibrated predictions with these confidences: few images are never 0."""
+    bins = np.eye(BINS, dtype=np.float32)[_bin_of(confidence)]
+    random = np.random.default_rng(0)
+    rows = max(1, BLOCK // len(confidence))
+    errors = []
+    for start in range(0, resamples, rows):
+        n = min(rows, resamples - start)
+        correct = random.random((n, len(confidence)), dtype=np.float32) < confidence
+        gaps = (correct - confidence).astype(np.float32) @ bins  # (n, BINS)
+        errors.append(100 * np.abs(gaps).sum(axis=1) / len(confidence))
+    return np.concatenate(errors).astype(float)
+
+
+def reliability(confidence: Floats, correct: Bools, n_bins: int = BINS) -> tuple[Bin, ...]:
+    """The bins that contain images."""
+    bin_of = _bin_of(confidence, n_bins)
+    bins = []
+    for b in np.unique(bin_of).tolist():
+        inside = bin_of == b
+        means = (100 * float(values[inside].mean()) for values in (confidence, correct))
+        bins.append(Bin(100 * b / n_bins, 100 * (b + 1) / n_bins, int(inside.sum()), *means))
+    return tuple(bins)
+
+
+def expected_error(bins: Sequence[Bin]) -> float:
+    """Expected calibration error in points: |correct - confidence|, mean over the images."""
+    return float(np.average([abs(one.right - one.confidence) for one in bins], weights=[one.images for one in bins]))
+
+
+def _bin_of(confidence: Floats, n_bins: int = BINS) -> Indices:
+    return np.minimum((confidence * n_bins).astype(np.int64), n_bins - 1)

@@ -2,7 +2,8 @@
 
 Temperatures and threshold are fitted on held-out images, which were never trained on. The softmax head's logits are
 divided by one temperature (Guo et al., ICML 2017); minus the squared distances to the class means by another.
-The out-of-distribution score is that of `out_of_distribution.py`.
+The out-of-distribution score is that of `out_of_distribution.py`. What a model cannot do for want of images is said
+here too.
 """
 
 import math
@@ -12,11 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from endocil.data.decode import RULES
 from endocil.data.seeding import generator
 from endocil.learning.features import Outputs, outputs_of
 from endocil.learning.memory import KeptImages
-from endocil.methods import Method
-from endocil.model.manifest import Calibration, HeldOutScores
+from endocil.methods import Method, method_title
+from endocil.model.manifest import Calibration, HeldOutScores, Manifest
 from endocil.model.out_of_distribution import ood_scores, spread_of
 
 FOLDS = 5
@@ -67,7 +69,8 @@ def calibrate(
         return None
     outputs = outputs or outputs_of(method, held_out.pixels, batch)
     temperature, error_before, error = _fitted(outputs.logits, labels, folds)
-    scores = ood_scores(outputs, spread)
+    own = probabilities(outputs.logits, None).gather(1, labels[:, None])[:, 0]
+    own_of = {name: tuple(sorted(own[labels == label].tolist())) for label, name in enumerate(classes)}
     return Calibration(
         images=len(labels),
         temperature=temperature,
@@ -75,16 +78,9 @@ def calibrate(
         error_before=error_before,
         error=error,
         folds=int(folds.max()) + 1,
-        ood_threshold=threshold_of(scores, rate),
+        ood_threshold=threshold_of(ood_scores(outputs, spread), rate),
         ood_rate=rate,
-        scores=_own_scores(outputs.logits, labels, classes),
-    )
-
-
-def _own_scores(logits: Tensor, labels: Tensor, classes: Sequence[str]) -> HeldOutScores:
-    own = probabilities(logits, None).gather(1, labels[:, None])[:, 0]
-    return HeldOutScores(
-        of_class={name: tuple(sorted(own[labels == label].tolist())) for label, name in enumerate(classes)}
+        scores=HeldOutScores(of_class=own_of),
     )
 
 
@@ -131,6 +127,43 @@ def why_unflagged(calibration: Calibration) -> str:
         f"{calibration.images:,} held-out images are too few for a threshold that flags {100 * rate:g} %; at least "
         f"{least_images(rate):,} are needed: no image is flagged as out of distribution"
     )
+
+
+def notes_of(manifest: Manifest, held_out: KeptImages) -> tuple[str, ...]:
+    """What users of a model's predictions must know."""
+    fitted, notes = manifest.calibration, list[str]()
+    if fitted is None:
+        why = "the model is kept without images, and so without held-out images"
+        if manifest.keeps_images:
+            why = why_uncalibrated(held_out, manifest.class_names)
+        notes.append(f"{why}: probabilities are not calibrated, and no image is flagged as out of distribution")
+    else:
+        notes += filter(None, (why_unimproved(fitted), why_unflagged(fitted)))
+    if manifest.preprocessing.rules != RULES:
+        notes.append(f"made with {manifest.preprocessing.rules}, here are {RULES}: pixels may differ slightly")
+    return tuple(notes)
+
+
+def limits_of(manifest: Manifest, held_out: KeptImages) -> tuple[str, ...]:
+    """What the model cannot do, and why."""
+    unable = () if manifest.learns else ("no images inside: the model predicts but cannot learn new classes",)
+    return (*notes_of(manifest, held_out), *unable)
+
+
+def why_unable(manifest: Manifest, method: Method) -> str | None:
+    """Why a model cannot learn any images, whatever they are; None if it can."""
+    title = method_title(manifest.settings["method"]["name"])
+    if method.joint:
+        return (
+            f"{title} learns all classes at once and cannot add one; start a run with all images, or use a model of "
+            f"another method"
+        )
+    if method.replay and not manifest.learns:
+        return (
+            f"the model holds no exemplars (it was made without them), and {title} needs them to learn; make it again "
+            f"with 'endocil bundle RUN', without --without-exemplars"
+        )
+    return None
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:

@@ -5,16 +5,14 @@ is built, and no code that the file names is imported.
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from endocil.data.decode import RULES
 from endocil.html.markup import number, render_page
-from endocil.learning.memory import KeptImages
+from endocil.io.terminal import aligned
 from endocil.methods import method_title
 from endocil.model import DISCLAIMER
-from endocil.model.calibration import why_uncalibrated, why_unflagged, why_unimproved
+from endocil.model.calibration import limits_of
 from endocil.model.file import ModelFile
 from endocil.model.kept_images import counts
 from endocil.model.manifest import NOT_GATED, UNTESTED, Calibration, Manifest, Step
@@ -56,7 +54,9 @@ class Card:
             lines += ["", section.title, *(f"  {line}" for line in section.lines)]
             width = max((len(name) for name, _ in section.facts), default=0)
             lines += [f"  {name.ljust(width)}  {value}" for name, value in section.facts]
-            lines += [f"  {row}" for row in _aligned(section)]
+            if section.rows:
+                numbers = range(section.numeric_from, len(section.titles))
+                lines += [f"  {row}" for row in aligned([section.titles, *section.rows], numbers).split("\n")]
         return "\n".join(lines)
 
     def markdown(self) -> str:
@@ -98,27 +98,6 @@ def card_of(file: ModelFile) -> Card:
         Section("History", titles=TITLES, rows=tuple(map(_step, manifest.history)), numeric_from=len(TITLES)),
     )
     return Card(f"{manifest.title} ({file.digest[:8]})" if file.digest else manifest.title, sections)
-
-
-def notes_of(manifest: Manifest, held_out: KeptImages) -> tuple[str, ...]:
-    """What users of a model's predictions must know."""
-    fitted, notes = manifest.calibration, list[str]()
-    if fitted is None:
-        why = "the model is kept without images, and so without held-out images"
-        if manifest.keeps_images:
-            why = why_uncalibrated(held_out, manifest.class_names)
-        notes.append(f"{why}: probabilities are not calibrated, and no image is flagged as out of distribution")
-    else:
-        notes += filter(None, (why_unimproved(fitted), why_unflagged(fitted)))
-    if manifest.preprocessing.rules != RULES:
-        notes.append(f"made with {manifest.preprocessing.rules}, here are {RULES}: pixels may differ slightly")
-    return tuple(notes)
-
-
-def limits_of(manifest: Manifest, held_out: KeptImages) -> tuple[str, ...]:
-    """What the model cannot do, and why."""
-    unable = () if manifest.learns else ("no images inside: the model predicts but cannot learn new classes",)
-    return (*notes_of(manifest, held_out), *unable)
 
 
 def _identity(file: ModelFile) -> Section:
@@ -217,20 +196,6 @@ def _step(step: Step) -> tuple[str, ...]:
     removed = ", ".join(f"{n:,} by {field}" for field, n in step.removed.items())
     said = (added, f"removed {removed}" if removed else "", " ".join(step.changes), step.note)
     return step.made[:16].replace("T", " "), step.by, (step.parent or "")[:8], "; ".join(filter(None, said))
-
-
-def _aligned(section: Section) -> list[str]:
-    """The table in columns; the last column is not padded."""
-    table: list[Sequence[str]] = [section.titles, *section.rows] if section.rows else []
-    widths = [max(len(row[j]) for row in table) for j in range(len(section.titles))] if table else []
-    lines = []
-    for row in table:
-        cells = [
-            cell.rjust(width) if j >= section.numeric_from else cell.ljust(width)
-            for j, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return lines
 
 
 def _escaped(text: str) -> str:

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from endocil.data.augment import normalise
-from endocil.data.black_frame import find_view
-from endocil.data.resize import Fit, padded_box
+from endocil.data.resize import Fit, find_view, padded_box
 from endocil.errors import EndocilError
 from endocil.methods import Method
 from endocil.networks import LastBlocks

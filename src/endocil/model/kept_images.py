@@ -1,13 +1,14 @@
-"""The images inside a model: listed with their provenance, drawn on a contact sheet, and removed.
+"""The images inside a model: listed with their provenance, drawn on a contact sheet, removed, or packed for others.
 
 When a patient's images are removed, class means and calibration are computed again; what cannot be is reported."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from difflib import get_close_matches
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,12 +19,13 @@ from endocil.data.cache import Images
 from endocil.errors import EndocilError
 from endocil.io.files import write_atomically, write_csv
 from endocil.learning.features import CLASS_MEANS, class_means, features_of, outputs_of
-from endocil.learning.memory import KeptImages, Provenance
+from endocil.learning.memory import KeptImages, Provenance, no_images
 from endocil.methods import method_title
 from endocil.methods.frozen import COUNTS, FrozenMethod
 from endocil.model.calibration import RATE, spread_and_calibration, why_uncalibrated, why_unflagged
 from endocil.model.file import ModelFile
-from endocil.model.manifest import step_now
+from endocil.model.manifest import Terms, step_now
+from endocil.model.model import Model
 from endocil.model.restore import model_settings, restored_method
 
 FORMATS = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG"}
@@ -319,3 +321,43 @@ def _measure_again(
             lines.append(f"fitted again: the calibration, on {fitted.images} held-out images")
             lines += [why_unflagged(fitted)] if why_unflagged(fitted) else []
     return left, lines
+
+
+# --- packed for others
+
+
+def pack(
+    model: Model,
+    *,
+    name: str = "",
+    metrics: Mapping[str, Any] | None = None,
+    terms: Terms | None = None,
+    held_out: int | None = None,
+    with_exemplars: bool = True,
+    ood_rate: float | None = None,
+) -> None:
+    """Prepare a model for others: add results and terms of use, and drop some or all images.
+
+    `held_out`: at most this many held-out images of each class. Without exemplars no image is kept at all; the
+    held-out ones are used for the calibration first."""
+    terms = terms or Terms()
+    if held_out is not None:
+        model.held_out = model.held_out.first_of_each_class(held_out)
+    model.calibrate(ood_rate)
+    if terms != Terms():
+        model.held_out = model.held_out.under_terms(terms.licence, terms.consent)
+        if model.memory is not None:
+            model.memory.exemplars = model.memory.exemplars.under_terms(terms.licence, terms.consent)
+    if not with_exemplars:
+        model.held_out = no_images(model.settings.data.size)
+        if model.memory is not None:
+            model.memory.load(no_images(model.settings.data.size), model.classes)
+    model.name = name or model.name
+    model.amend(
+        name=model.name,
+        metrics=None if metrics is None else dict(metrics),
+        gate=None,  # the calibration may have changed
+        terms=terms,
+        learns=with_exemplars or not model.method.replay,
+        keeps_images=with_exemplars,
+    )

@@ -1,5 +1,6 @@
 """The manifest of a model file: settings, classes and when they were learned, calibration, results, history."""
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
 from itertools import accumulate
@@ -200,3 +201,48 @@ class Manifest(_Facts):
         if [learned.task for learned in self.classes] != [task for task, n in enumerate(sizes) for _ in range(n)]:
             raise ValueError("the classes do not stand in the order of their tasks")
         return self
+
+
+def after_learning(
+    before: Manifest | None,
+    task: Task,
+    counts: Mapping[str, int],
+    *,
+    name: str,
+    settings: dict[str, Any],
+    preprocessing: Preprocessing,
+    environment: dict[str, Any],
+    terms: Terms,
+    by: Literal["run", "learn"],
+    parent: str,
+    changes: tuple[str, ...],
+) -> Manifest:
+    """What a model says of itself once it has learned a task; `counts`: the images that it learned, of all classes.
+
+    What was measured before does not hold any more. Preprocessing and terms stay those of the first task."""
+    added = {name: n for name, n in sorted(counts.items()) if n}
+    step = step_now(by, parent, added=added, changes=changes, note=UNTESTED if by == "learn" else "")
+    known = {one.name: one for one in before.classes} if before else {}
+    started = before.settings.get("network", {}).get("weights") if before else None
+    if started:  # what its backbone once started from stays recorded, though a loaded model needs no such file
+        settings = {**settings, "network": {**settings["network"], "weights": started}}
+    first = {"preprocessing": preprocessing, "calibration": None, "terms": terms}
+    return Manifest.model_validate(
+        {
+            **(dict(before) if before else first),
+            "name": name,
+            "settings": settings,
+            "classes": [
+                known[name].model_copy(update={"images": known[name].images + n})
+                if name in known
+                else LearnedClass(name=name, task=task.index, images=n)
+                for name, n in counts.items()
+            ],
+            "increments": (*(before.increments if before else ()), task.n_new),
+            "metrics": None,
+            "gate": None,
+            "environment": environment,
+            "history": (*(before.history if before else ()), step),
+            "learns": True,
+        }
+    )

@@ -13,7 +13,6 @@ same in a temporary folder.
 
 import copy
 import tempfile
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -27,36 +26,22 @@ from endocil.data.cache import Images
 from endocil.data.decode import RULES
 from endocil.data.inputs import ImageInputs, Inputs, PathsOrImages, Texts, inputs_of, read_arrays
 from endocil.data.scenario import Task
-from endocil.data.seeding import generator
-from endocil.errors import EndocilError, SettingsError
+from endocil.errors import EndocilError
 from endocil.io.files import portable
 from endocil.learning.build import build_learner, build_learning, build_memory, complete
 from endocil.learning.checkpoint import Checkpoint, Position, load_checkpoint, restore
 from endocil.learning.events import Journal, Show, environment
-from endocil.learning.feature_store import FeatureStore
-from endocil.learning.features import l2_normalise, outputs_of
+from endocil.learning.features import FeatureStore, l2_normalise, outputs_of
 from endocil.learning.learner import Learner
-from endocil.learning.memory import ExemplarMemory, KeptImages, keep_images, no_images
+from endocil.learning.memory import ExemplarMemory, KeptImages, no_images
 from endocil.learning.parallel import learning_on
-from endocil.methods import Method, method_title
+from endocil.methods import Method
 from endocil.methods.frozen import FrozenMethod
-from endocil.model.calibration import RATE, spread_and_calibration
-from endocil.model.card import limits_of, notes_of
+from endocil.model.calibration import RATE, limits_of, notes_of, spread_and_calibration, why_unable
 from endocil.model.file import ModelFile, read_model_file, write_model_file
-from endocil.model.inference import NO_EXEMPLARS, OnBatch, Progress, predict
-from endocil.model.manifest import (
-    UNTESTED,
-    Calibration,
-    LearnedClass,
-    Manifest,
-    Preprocessing,
-    Step,
-    Terms,
-    step_now,
-    terms_of,
-)
-from endocil.model.new_images import NewImages, NewTask, Parts, as_next_task, distinct_names, split_new_images
-from endocil.model.predictions import Predictions
+from endocil.model.manifest import Calibration, Manifest, Preprocessing, Step, Terms, after_learning, terms_of
+from endocil.model.new_images import NewImages, NewTask, Parts, as_next_task, distinct_names, hold_out, split_new_images
+from endocil.model.predictions import NO_EXEMPLARS, OnBatch, Predictions, Progress, predict
 from endocil.model.restore import model_settings, restored_method
 from endocil.networks import frozen_for_now
 from endocil.settings.settings import Settings, load_settings
@@ -64,7 +49,7 @@ from endocil.settings.settings import Settings, load_settings
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-
+Device = str | torch.device | None
 HEADS = "heads alone, every class equally often"  # in the history
 
 
@@ -72,17 +57,10 @@ class Model:
     """A method with its networks, the exemplar memory, the classes, the calibration and the history."""
 
     def __init__(
-        self,
-        settings: Settings,
-        method: Method,
-        memory: ExemplarMemory | None,
-        *,
-        name: str = "model",
-        trust: bool = False,
+        self, settings: Settings, method: Method, memory: ExemplarMemory | None, *, name: str = "model"
     ) -> None:
         """A model that has learned nothing yet; `settings` are complete. `create` and `load` are the usual ways."""
-        self.settings, self.method, self.memory = settings, method, memory
-        self.name, self.trust = name, trust
+        self.settings, self.method, self.memory, self.name = settings, method, memory, name
         self._manifest: Manifest | None = None  # none: nothing is learned yet
         self.held_out: KeptImages = no_images(settings.data.size)  # never trained on: for calibration
         self.held_out_before: Predictions | None = None  # of the held-out images by the version before the last learn
@@ -99,7 +77,6 @@ class Model:
         method: str | None = None,
         size: int | None = None,
         name: str = "model",
-        trust: bool = False,
     ) -> "Model":
         """A model that has learned nothing yet.
 
@@ -109,16 +86,11 @@ class Model:
         changes += [f"data.size={size}"] if size else []
         chosen = complete(load_settings(settings or {}, changes).trusted(), data=False)
         built, _ = build_learning(chosen)
-        return cls(chosen, built, build_memory(chosen) if built.replay else None, name=name, trust=trust)
+        return cls(chosen, built, build_memory(chosen) if built.replay else None, name=name)
 
     @classmethod
     def load(
-        cls,
-        path: str | Path,
-        *,
-        changes: Sequence[str] = (),
-        trust: bool = False,
-        device: str | torch.device | None = None,
+        cls, path: str | Path, *, changes: Sequence[str] = (), trust: bool = False, device: Device = None
     ) -> "Model":
         """Read and check a model file, or that of a finished run's folder; damaged files are refused in one line.
 
@@ -138,7 +110,7 @@ class Model:
         settings = model_settings(file, changes, trust=trust)
         method = restored_method(file, settings, torch.device(device or "cpu"))
         memory = build_memory(settings) if method.replay else None
-        model = cls(settings, method, memory, name=file.manifest.name, trust=trust)
+        model = cls(settings, method, memory, name=file.manifest.name)
         model._manifest, model.digest, model._changes = file.manifest, file.digest, tuple(changes)
         model.held_out, model.spread = file.held_out, file.spread
         if memory is not None:
@@ -221,16 +193,9 @@ class Model:
         calibration. `train`: the whole network ("all", as a run does), or the heads alone with balanced batches.
         `endocil.learning_cost(model)` tells afterwards what it cost the old classes.
         If learning fails or is interrupted, the model stays as it was."""
-        terms = terms_of(licence, consent)
+        terms, n, data = terms_of(licence, consent), len(self.tasks), self.settings.data
         table, pixels = read_arrays(
-            images,
-            labels,
-            groups,
-            sources,
-            task=len(self.tasks),
-            size=self.settings.data.size,
-            crop_frame=self.settings.data.crop_frame,
-            fit=self.settings.data.fit,
+            images, labels, groups, sources, task=n, size=data.size, crop_frame=data.crop_frame, fit=data.fit
         )
         new = Images(table, pixels, torch.arange(len(table)), ())
         new_task = self.next_task(split_new_images(new, self.settings.scenario, validation))
@@ -254,20 +219,7 @@ class Model:
 
     def cannot_learn(self) -> str | None:
         """Why this model cannot learn any images; None if it can."""
-        if self._manifest is None:
-            return None
-        if self.method.joint:
-            return (
-                f"{method_title(self.settings.method.name)} learns all classes at once and cannot add one; "
-                f"start a run with all images, or use a model of another method"
-            )
-        if self.method.replay and not self._manifest.learns:
-            return (
-                "the model holds no exemplars (it was made without them), and "
-                f"{method_title(self.settings.method.name)} needs them to learn; make it again with 'endocil bundle "
-                "RUN', without --without-exemplars"
-            )
-        return None
+        return None if self._manifest is None else why_unable(self._manifest, self.method)
 
     def problems(self, new_task: NewTask) -> list[str]:
         """Reasons why these images cannot be learned."""
@@ -324,98 +276,37 @@ class Model:
         `unfinished`: a checkpoint of this task. `done`: it was learned before a resume, and is only recorded."""
         terms = terms or Terms()
         if not done:
-            learner.learn(
-                new_task.task,
-                new_task.train,
-                new_task.classes,
-                unfinished,
-                licence=terms.licence,
-                consent=terms.consent,
-            )
+            images = new_task.task, new_task.train, new_task.classes
+            learner.learn(*images, unfinished, licence=terms.licence, consent=terms.consent)
             if by == "learn" and not isinstance(self.method, FrozenMethod):  # whose sums take seconds to add again
                 learner.save(Position(new_task.task.index + 1))
         self._record(new_task, terms, by)
 
     def _record(self, new_task: NewTask, terms: Terms, by: Literal["run", "learn"]) -> None:
         """Write what was learned into the manifest, and keep some of the held-out images."""
-        before, task, data = self._manifest, new_task.task, self.settings.data
-        counts = dict(zip(new_task.classes, new_task.train.counts(task.n_seen).tolist(), strict=True))
-        known = {one.name: one for one in before.classes} if before else {}
+        seen, fitting = self.method.normalisation, self.settings.data.model_dump(include={"size", "crop_frame", "fit"})
         self.held_out = self.held_out_with(new_task, terms)
-        history = step_now(
-            by,
-            self.digest,
-            added={name: n for name, n in sorted(counts.items()) if n},
+        self._manifest = after_learning(
+            self._manifest,
+            new_task.task,
+            dict(zip(new_task.classes, new_task.train.counts(new_task.task.n_seen).tolist(), strict=True)),
+            name=self.name,
+            settings=portable(self.settings.model_dump(mode="json", exclude_none=True)),
+            preprocessing=Preprocessing(**fitting, mean=seen.mean, deviation=seen.std, rules=RULES),
+            environment=environment(self.settings),
+            terms=terms,
+            by=by,
+            parent=self.digest,
             changes=self._changes,
-            note=UNTESTED if by == "learn" else "",
-        )
-        first = {
-            "preprocessing": Preprocessing(
-                size=data.size,
-                crop_frame=data.crop_frame,
-                fit=data.fit,
-                mean=self.method.normalisation.mean,
-                deviation=self.method.normalisation.std,
-                rules=RULES,
-            ),
-            "calibration": None,
-            "terms": terms,
-        }
-        self._manifest = Manifest.model_validate(
-            {
-                **(dict(before) if before else first),
-                "name": self.name,
-                "settings": self._recorded_settings(before),
-                "classes": [
-                    known[name].model_copy(update={"images": known[name].images + n})
-                    if name in known
-                    else LearnedClass(name=name, task=task.index, images=n)
-                    for name, n in counts.items()
-                ],
-                "increments": (*(before.increments if before else ()), task.n_new),
-                "metrics": None,
-                "gate": None,
-                "environment": environment(self.settings),
-                "history": (*self.history, history),
-                "learns": True,
-            }
         )
         self.digest, self._changes = "", ()
 
-    def _recorded_settings(self, before: Manifest | None) -> dict[str, Any]:
-        """Those it learned by. What its backbone once started from stays recorded, though a loaded model needs no
-        such file any more."""
-        settings: dict[str, Any] = portable(self.settings.model_dump(mode="json", exclude_none=True))
-        started = before.settings.get("network", {}).get("weights") if before else None
-        return {**settings, "network": {**settings["network"], "weights": started}} if started else settings
-
     def held_out_with(self, new_task: NewTask, terms: Terms | None = None) -> KeptImages:
-        """The held-out images once a task is learned: those there are, and a sample of the task's.
-
-        At most `run.held_out` of each class from each source, so that a new device or centre is measured too."""
+        """The held-out images once a task is learned: those there are, and a sample of the task's."""
         if self._manifest is not None and not self._manifest.keeps_images:
             return self.held_out
-        terms, images = terms or Terms(), new_task.held_out
-        kept = Counter((one.class_name, one.source) for one in self.held_out.provenance)
-        chosen: list[int] = []
-        for label, name in enumerate(new_task.classes):
-            places = torch.nonzero(images.labels == label).flatten()
-            order = torch.randperm(len(places), generator=generator(self.settings.seed, "bundle", name))
-            own = []
-            for place in places[order].tolist():
-                _, _, source = images.images.describe(int(images.rows[place]))
-                if kept[name, source] < self.settings.run.held_out:
-                    kept[name, source] += 1
-                    own.append(place)
-            chosen += sorted(own)
-        return self.held_out + keep_images(
-            images,
-            torch.tensor(chosen, dtype=torch.int64),
-            new_task.classes,
-            task=new_task.task.index,
-            licence=terms.licence,
-            consent=terms.consent,
-        )
+        most = self.settings.run.held_out
+        return hold_out(self.held_out, new_task, terms or Terms(), most=most, seed=self.settings.seed)
 
     def predict_kept(self, kept: KeptImages) -> Predictions:
         """Predict images that a model keeps; an image of a class that this one does not know has the label -1."""
@@ -427,55 +318,17 @@ class Model:
         """Fit temperatures and the out-of-distribution threshold on the held-out images.
 
         `rate`: the share of images of learned classes that the threshold flags."""
-        learned, batch = self.manifest, self.settings.run.evaluation_batch
-        old = learned.calibration
+        old, batch = self.manifest.calibration, self.settings.run.evaluation_batch
+        rate = rate or (old.ood_rate if old else RATE)
         self.method.eval()
         self.spread, fitted = spread_and_calibration(
-            self.method,
-            self.exemplars,
-            self.held_out,
-            self.classes,
-            rate=rate or (old.ood_rate if old else RATE),
-            batch=batch,
+            self.method, self.exemplars, self.held_out, self.classes, rate=rate, batch=batch
         )
-        self._manifest = learned.model_copy(update={"calibration": fitted})
+        self.amend(calibration=fitted)
 
-    def pack(
-        self,
-        *,
-        name: str = "",
-        metrics: Mapping[str, Any] | None = None,
-        terms: Terms | None = None,
-        held_out: int | None = None,
-        with_exemplars: bool = True,
-        ood_rate: float | None = None,
-    ) -> None:
-        """Prepare it for others: add results and terms of use, and drop some or all images.
-
-        `held_out`: at most this many held-out images of each class. Without exemplars no image is kept at all; the
-        held-out ones are used for the calibration first."""
-        terms = terms or Terms()
-        if held_out is not None:
-            self.held_out = self.held_out.first_of_each_class(held_out)
-        self.calibrate(ood_rate)
-        if terms != Terms():
-            self.held_out = self.held_out.under_terms(terms.licence, terms.consent)
-            if self.memory is not None:
-                self.memory.exemplars = self.memory.exemplars.under_terms(terms.licence, terms.consent)
-        if not with_exemplars:
-            self.held_out = no_images(self.settings.data.size)
-            if self.memory is not None:
-                self.memory.load(no_images(self.settings.data.size), self.classes)
-        changes = {
-            "name": name or self.name,
-            "metrics": None if metrics is None else dict(metrics),
-            "gate": None,  # the calibration may have changed
-            "terms": terms,
-            "learns": with_exemplars or not self.method.replay,
-            "keeps_images": with_exemplars,
-        }
-        self._manifest = self.manifest.model_copy(update=changes)
-        self.name = name or self.name
+    def amend(self, **facts: Any) -> None:
+        """Change some of what the manifest says."""
+        self._manifest = self.manifest.model_copy(update=facts)
 
     # --- predicting
 
@@ -511,9 +364,6 @@ class Model:
         There is one row for each image, in their order; one that cannot be read has its reason in `errors`. Where none
         can be read, that is an error. `on_batch` is called with each batch that was read. A run gives an image set; the
         processes of `fabric` share it, and `store` keeps the features of a frozen backbone."""
-        for option, value, least in (("top", top, 1), ("reasons", reasons, 0), ("batch", batch, 1)):
-            if value < least:
-                raise SettingsError(f"{option} is {value}; expected {least} or more")
         return predict(
             self.method,
             images if isinstance(images, Inputs | ImageSet) else self.inputs(images),

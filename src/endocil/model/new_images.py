@@ -1,5 +1,6 @@
 """New images as a model's next task: without duplicates of kept images, new classes numbered, some images held out."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -10,14 +11,15 @@ import torch
 from endocil.data.batches import ImageSet, pixel_digest
 from endocil.data.cache import Images
 from endocil.data.scenario import Task
+from endocil.data.seeding import generator
 from endocil.data.splits import TEST, TRAIN, VALIDATION, Folds, Split, by_given, with_validation
 from endocil.data.table import ImageTable
 from endocil.errors import DataError, SettingsError
 from endocil.io.files import portable
 from endocil.io.terminal import refuse_control
-from endocil.learning.memory import ExemplarMemory, KeptImages, Provenance
+from endocil.learning.memory import ExemplarMemory, KeptImages, Provenance, keep_images
 from endocil.methods import Method
-from endocil.model.manifest import LONGEST_CELL, LONGEST_NAME
+from endocil.model.manifest import LONGEST_CELL, LONGEST_NAME, Terms
 from endocil.settings.settings import ScenarioSettings
 
 
@@ -37,7 +39,11 @@ def split_new_images(
     table, seed = images.table, scenario.split_seed
     share = _validation_share(table, scenario, validation)
     if any(table.parts):
-        _refuse_unknown_parts(table)
+        if unknown := sorted(set(table.parts) - {TRAIN, VALIDATION, TEST}):
+            came = f"'{unknown[0]}'" if unknown[0] else "nothing for some images"
+            raise DataError(
+                f"the split column of the new images says {came}; expected train, validation or test for each"
+            )
         split = by_given(table, validation=share, folds=Folds(), seed=seed)
         unused = int((split.part == TEST).sum())
         notes += (f"{unused:,} images of the test part are left alone",) if unused else ()
@@ -55,13 +61,6 @@ def _validation_share(table: ImageTable, scenario: ScenarioSettings, validation:
     if not 0.0 <= validation < 1.0:
         raise SettingsError(f"--validation is {validation}; expected a share from 0 to below 1, such as 0.1")
     return validation
-
-
-def _refuse_unknown_parts(table: ImageTable) -> None:
-    unknown = sorted(set(table.parts) - {TRAIN, VALIDATION, TEST})
-    if unknown:
-        came = f"'{unknown[0]}'" if unknown[0] else "nothing for some images"
-        raise DataError(f"the split column of the new images says {came}; expected train, validation or test for each")
 
 
 Parts = Literal["all", "heads"]  # of a network that learn
@@ -222,6 +221,31 @@ def distinct_names(kept: KeptImages) -> KeptImages:
     names, _ = _distinct([str(portable(one.image)) for one in kept.provenance], ())
     provenance = (replace(one, image=name) for one, name in zip(kept.provenance, names, strict=True))
     return replace(kept, provenance=tuple(provenance))
+
+
+def hold_out(held_out: KeptImages, new_task: NewTask, terms: Terms, *, most: int, seed: int) -> KeptImages:
+    """Held-out images, and a sample of a task's: at most so many of each class from each source, so that a new device
+    or centre is measured too."""
+    images, chosen = new_task.held_out, list[int]()
+    kept = Counter((one.class_name, one.source) for one in held_out.provenance)
+    for label, name in enumerate(new_task.classes):
+        places = torch.nonzero(images.labels == label).flatten()
+        order = torch.randperm(len(places), generator=generator(seed, "bundle", name))
+        own = []
+        for place in places[order].tolist():
+            _, _, source = images.images.describe(int(images.rows[place]))
+            if kept[name, source] < most:
+                kept[name, source] += 1
+                own.append(place)
+        chosen += sorted(own)
+    return held_out + keep_images(
+        images,
+        torch.tensor(chosen, dtype=torch.int64),
+        new_task.classes,
+        task=new_task.task.index,
+        licence=terms.licence,
+        consent=terms.consent,
+    )
 
 
 def _notes(repeated: int, elsewhere: int, renamed: int) -> tuple[str, ...]:

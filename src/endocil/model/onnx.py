@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from endocil.data import black_frame
+from endocil.data import resize
 from endocil.datasets.synthetic import CLASSES, render
 from endocil.errors import EndocilError
 from endocil.io.files import refuse_existing, write_atomically
@@ -61,12 +61,12 @@ SHRINKING = (  # data/decode.py in words
     "a gray or RGB JPEG whose shorter side is at least 9/8 of 2, 4 or 8 times the size is decoded by libjpeg at 1/2, "
     "1/4 or 1/8, the smallest that applies, and resized from there; decoding it whole gives slightly other pixels"
 )
-FRAME = {  # data/black_frame.py in words
-    "rules": black_frame.RULES,
-    "black": black_frame.BLACK,
-    "squares": black_frame.SQUARES,
-    "edge": black_frame.EDGE,
-    "smallest": black_frame.SMALLEST,
+FRAME = {  # data/resize.py in words
+    "rules": resize.FRAME_RULES,
+    "black": resize.BLACK,
+    "squares": resize.SQUARES,
+    "edge": resize.EDGE,
+    "smallest": resize.SMALLEST,
     "how": "before resizing, from the picture decoded whole, without shrinking: a pixel is lit where its brightest "
     "channel is above black; lay squares of ceil(longer side / squares) pixels from the upper left corner; a square is "
     "lit where at least half its pixels are; the view is the largest area of lit squares that touch by their sides; "
@@ -246,9 +246,16 @@ def export(model: Path | str, path: Path | str, *, trust: bool = False, force: b
     """Write the model as ONNX, once onnxruntime has given what torch gives; the complete file or none.
 
     `force`: overwrite an existing file."""
-    _refuse_missing_packages()
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+    except ImportError as error:
+        raise EndocilError(f"the export needs {error.name}; install it by: pip install 'endocil[onnx]'") from error
     model, path = model_path(Path(model)), Path(path)
-    _refuse_to_write_over(model, path)
+    if path.is_dir():
+        raise EndocilError(f"{path} is a folder; expected the name of an ONNX file")
+    if path.exists() and model.exists() and os.path.samefile(model, path):
+        raise EndocilError(f"{path} is the model that is exported; choose another file with -o")
     refuse_existing(path, force=force)
     content = read_model_file(model)
     method = restored_method(content, model_settings(content, trust=trust), torch.device("cpu"))
@@ -260,22 +267,6 @@ def export(model: Path | str, path: Path | str, *, trust: bool = False, force: b
     difference = largest_difference(data, graph.outputs, pixels, expected_of(method, content, pixels))
     write_atomically(path, data)
     return Exported(path, graph.outputs, len(pixels), generated, difference)
-
-
-def _refuse_missing_packages() -> None:
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime  # noqa: F401
-    except ImportError as error:
-        raise EndocilError(f"the export needs {error.name}; install it by: pip install 'endocil[onnx]'") from error
-
-
-def _refuse_to_write_over(model: Path, path: Path) -> None:
-    """The model file must not be overwritten by its export."""
-    if path.is_dir():
-        raise EndocilError(f"{path} is a folder; expected the name of an ONNX file")
-    if path.exists() and model.exists() and os.path.samefile(model, path):
-        raise EndocilError(f"{path} is the model that is exported; choose another file with -o")
 
 
 def _traced(graph: Graph, size: int) -> "onnx.ModelProto":

@@ -1,32 +1,39 @@
-"""Predictions: the outputs of a model for images, and the CSV file of a run's test images after each task.
+"""Predictions: what a model says of images, and the one pass of the network that makes them.
 
-Every metric is a pure function of these files, so a result can be checked without the model, and computed for the
-predictions of any toolbox. Columns: image, label, source, score:<class>..., distance:<class>.... Other toolboxes may
-name the score columns by the class alone, or give a column `predicted` with names of classes.
+The pass gives both heads, out-of-distribution scores and nearest exemplars.
 """
 
-import csv
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from endocil.data.batches import ImageSet
+from endocil.data.inputs import Inputs
+from endocil.data.readers import read_in_chunks
 from endocil.errors import EndocilError, SettingsError
-from endocil.io.files import ENCODING_ERRORS, original, write_csv
-from endocil.learning.memory import KeptImages
+from endocil.learning.features import FeatureStore, batch_of, l2_normalise, outputs_of
+from endocil.methods import Method
 from endocil.model.calibration import probabilities
 from endocil.model.manifest import Calibration, HeldOutScores
 from endocil.model.operating_points import COVERAGE, OperatingPoint, decisions, operating_point, prediction_sets
+from endocil.model.out_of_distribution import ood_scores
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 Head = Literal["softmax", "nearest_mean"]
 HEADS: tuple[Head, ...] = get_args(Head)
-SCORE, DISTANCE = "score:", "distance:"
 Floats = NDArray[np.float32]
+Progress = Callable[[int, int], None]
+OnBatch = Callable[[tuple[str, ...], Tensor, Tensor], None]  # names, pixels and predicted classes of a batch
+NO_EXEMPLARS = torch.zeros(0, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,18 +60,18 @@ class Predictions:
     def __post_init__(self) -> None:
         n, c = len(self.images), len(self.classes)
         if self.errors and len(self.errors) != n:
-            raise _error("errors", f"{n}, one for each image", len(self.errors))
+            raise unexpected("errors", f"{n}, one for each image", len(self.errors))
         if n == 0 or self.labels.shape != (n,) or len(self.sources) != n:
             came = f"{n} images, labels {self.labels.shape}, {len(self.sources)} sources"
-            raise _error("predictions", "images, each with a label and a source", came)
+            raise unexpected("predictions", "images, each with a label and a source", came)
         if len(set(self.classes)) < c or not -1 <= self.labels.min() <= self.labels.max() < c:
             came = f"{self.labels.min()} to {self.labels.max()} into {self.classes}"
-            raise _error("labels", "indices into distinct classes", came)
+            raise unexpected("labels", "indices into distinct classes", came)
         for name, matrix in {"scores": self.scores, "distances": self.distances}.items():
             if matrix is not None and matrix.shape != (n, c):
-                raise _error(name, f"the shape {(n, c)}, images by classes", matrix.shape)
+                raise unexpected(name, f"the shape {(n, c)}, images by classes", matrix.shape)
             if matrix is not None and not np.isfinite(matrix[self.readable]).all():
-                raise _error(name, "finite numbers", "NaN or infinity: did training diverge?")
+                raise unexpected(name, "finite numbers", "NaN or infinity: did training diverge?")
 
     def __len__(self) -> int:
         return len(self.images)
@@ -103,7 +110,7 @@ class Predictions:
         """(n, C) of this head; the class with the largest wins."""
         stored = {"softmax": self.scores, "nearest_mean": None if self.distances is None else -self.distances}
         if (matrix := stored.get(head)) is None:
-            raise _error("head", "softmax, or nearest_mean where exemplars were kept", repr(head))
+            raise unexpected("head", "softmax, or nearest_mean where exemplars were kept", repr(head))
         return matrix
 
     @property
@@ -180,251 +187,136 @@ def top_classes(probabilities: Floats, classes: Sequence[str], k: int) -> list[t
     return [(classes[i], float(probabilities[i])) for i in np.argsort(-probabilities, kind="stable")[:k].tolist()]
 
 
-@dataclass(frozen=True)
-class Decided:
-    """What the list of predictions says beside them: which model decided what, and when."""
-
-    model: str  # sha256 of the model file
-    time: str  # UTC, ISO 8601
-    true_classes: Sequence[str] = ()  # of each image, "" where unknown
-    coverage: float = COVERAGE  # of the prediction sets
-    sensitivities: Mapping[str, float] = field(default_factory=dict)  # required of some classes
-
-
-def write_prediction_list(
-    path: Path,
-    predictions: Predictions,
-    exemplars: KeptImages,
-    drawn: Sequence[str] = (),
-    *,
-    decided: Decided | None = None,
-) -> None:
-    """For people: a CSV file with one line for each image, its most probable classes first, or why it is unreadable.
-
-    `drawn`: the file of each readable image's Grad-CAM overlay, where they were asked for."""
-    p = predictions
-    shown, reasons = min(p.shown, len(p.classes)), max((len(rows) for rows in p.nearest), default=0)
-    header = ["image", "error", "calibrated"]
-    header += [f"{column}_{i}" for i in range(1, shown + 1) for column in ("class", "probability")]
-    header += ["mean_class", "mean_probability", "out_of_distribution", "ood_score"]
-    header += [f"exemplar_{i}{column}" for i in range(1, reasons + 1) for column in ("", "_class", "_distance")]
-    header += ["gradcam"] if drawn else []
-    more = [] if decided is None else _decided_columns(p, decided)
-    rows, overlays = [], iter(drawn)
-    for i, image in enumerate(p.images):
-        if p.errors and p.errors[i]:
-            rows.append([image, p.errors[i], *[""] * (len(header) - 2)])
-            continue
-        best = top_classes(p.probabilities[i], p.classes, p.shown)
-        mean = [("", "")] if p.mean_probabilities is None else top_classes(p.mean_probabilities[i], p.classes, 1)
-        flag = "" if p.out_of_distribution is None else bool(p.out_of_distribution[i])
-        near = zip(p.nearest[i], p.nearest_distances[i], strict=True) if p.nearest else ()
-        of_exemplars = [
-            (exemplars.provenance[row].image, exemplars.provenance[row].class_name, distance) for row, distance in near
-        ]
-        cells = [image, "", p.calibrated, *(cell for pair in (*best, *mean) for cell in pair), flag]
-        cells += ["" if p.ood_score is None else float(p.ood_score[i])]
-        cells += [cell for exemplar in of_exemplars for cell in exemplar]
-        rows.append([_cell(cell) for cell in (*cells, *([next(overlays)] if drawn else []))])
-    last = [[cells[i] for _, cells in more] for i in range(len(rows))]
-    write_csv(path, [*header, *(name for name, _ in more)], [[*row, *own] for row, own in zip(rows, last, strict=True)])
-
-
-SEPARATOR = " | "  # between the classes of a cell
-
-
-def _decided_columns(p: Predictions, decided: Decided) -> list[tuple[str, list[str]]]:
-    """Decision, prediction set and its coverage, true class, model and time of each image."""
-    n, sets = len(p), [""] * len(p)
-    covered = p.calibration is not None and p.calibration.scores is not None
-    if covered:
-        sets = [SEPARATOR.join(own) for own in p.prediction_sets(decided.coverage)]
-    return [
-        ("decision", [SEPARATOR.join(own) for own in p.decisions(decided.sensitivities)]),
-        ("prediction_set", sets),
-        ("coverage", [f"{decided.coverage:g}" if covered else ""] * n),
-        ("true_class", list(decided.true_classes) or [""] * n),
-        ("model", [decided.model] * n),
-        ("time", [decided.time] * n),
-    ]
-
-
-def _cell(value: str | bool | float) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return value if isinstance(value, str) else f"{value:.6g}"
-
-
-def write_predictions(path: Path | str, predictions: Predictions) -> None:
-    """Write one task's predictions; float32 values come back bit for bit."""
-    p = predictions
-    if p.unreadable:
-        raise _error(path, "predictions of images that can be read", f"{p.unreadable[0][0]}: {p.unreadable[0][1]}")
-    if (p.labels < 0).any():
-        raise _error(path, "predictions of images whose classes are known", "some without a label")
-    matrices = {SCORE: p.scores} if p.true_scores else {}
-    matrices |= {} if p.distances is None else {DISTANCE: p.distances}
-    header = ["image", "label", "source", *([] if p.true_scores else ["predicted"])]
-    header += [prefix + name for prefix in matrices for name in p.classes]
-    labels, predicted = ([p.classes[one] for one in rows.tolist()] for rows in (p.labels, p.predicted()))
-    cells = [[] if p.true_scores else predicted, *(_texts(column) for one in matrices.values() for column in one.T)]
-    write_csv(Path(path), header, zip(p.images, labels, p.sources, *filter(len, cells), strict=True))
-
-
-def _texts(column: NDArray[np.float32]) -> list[str]:
-    """The shortest decimals that give the same float32 values back."""
-    column = column.astype(np.float32)
-    texts: list[str] = column.astype(str).tolist()
-    # Readers round twice, to double and then to float32; that loses 7.038531e-26, where nine digits are safe.
-    for i in np.flatnonzero(_float32(texts) != column):
-        texts[i] = f"{float(column[i]):.9g}"
-    return texts
-
-
-def _float32(texts: Iterable[str]) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):  # too large a number becomes infinity, which is refused
-        return np.array([_number(text) for text in texts]).astype(np.float32)
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return float("nan")
-
-
-def read_run_predictions(paths: Iterable[Path | str], *, of_run: bool = False) -> list[Predictions]:
-    """Read one file per task, in order; task s owns the classes that are new in file s.
-
-    `of_run`: files of a run's folder, where a task may bring images of known classes alone. Elsewhere two files of the
-    same classes are a mistake, such as two seeds."""
-    return predictions_in_order(map(read_table, paths), of_run=of_run)
-
-
-def predictions_in_order(tables: "Iterable[PredictionTable]", *, of_run: bool = False) -> list[Predictions]:
-    """One table per task, in order; task s owns the classes that are new in table s."""
-    run: list[Predictions] = []
-    for table in tables:
-        now = _predictions_of(table, known=run[-1].classes if run else ())
-        if run and not of_run and len(now.classes) == len(run[-1].classes):
-            raise _error(table.path, "the next task, with classes the file before has not", _list(now.classes))
-        if gone := set(run[-1].labels.tolist() if run else ()).difference(now.labels.tolist()):
-            names = _list(now.classes[label] for label in sorted(gone))
-            raise _error(table.path, "test images of all classes seen so far", f"none of {names}")
-        run.append(now)
-    if not run:
-        raise _error("predictions", "one file per task, in the order of learning", "none")
-    return run
-
-
-def read_predictions(path: Path | str, *, known: Sequence[str] = ()) -> Predictions:
-    """Read one task's predictions; `known` are the classes of the tasks before, in the order of learning."""
-    return _predictions_of(read_table(path), known)
-
-
-def _predictions_of(table: "PredictionTable", known: Sequence[str]) -> Predictions:
-    columns = table.named(SCORE) | {name: name for name in table.bare()}
-    if bool(columns) == ("predicted" in table.cells):
-        raise _error(f"{table.path}, line 1", "score columns, or else `predicted`", _list(table.columns))
-    found = columns or sorted(set(table.cells["label"]))
-    classes = (*known, *(name for name in found if name not in known))
-    one_hot = np.eye(len(classes), dtype=np.float32)
-    scores = table.matrix(columns, classes) if columns else one_hot[table.indices("predicted", classes)]
-    labels = table.indices("label", classes)
-    _check_strays(table, known)
-    distances = table.named(DISTANCE)
-    return Predictions(
-        images=table.cells.get("image") or tuple(map(str, range(len(labels)))),
-        labels=labels,
-        classes=classes,
-        scores=scores,
-        distances=table.matrix(distances, classes) if distances else None,
-        true_scores=bool(columns),
-        sources=table.cells.get("source") or ("",) * len(labels),
-    )
-
-
-@dataclass(frozen=True)
-class PredictionTable:
-    """The cells of a file by column, and the line each row ends on, for messages."""
-
-    path: Path | str
-    cells: Mapping[str, tuple[str, ...]]
-    lines: Sequence[int]
-    numbers: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)  # columns that are no text
-
-    @property
-    def columns(self) -> list[str]:
-        return [*self.cells, *self.numbers]
-
-    def take(self, rows: Sequence[int]) -> "PredictionTable":
-        """Some rows."""
-        cells = {name: tuple(column[row] for row in rows) for name, column in self.cells.items()}
-        numbers = {name: column[rows] for name, column in self.numbers.items()}
-        return replace(self, cells=cells, lines=[self.lines[row] for row in rows], numbers=numbers)
-
-    def named(self, prefix: str) -> dict[str, str]:
-        """Class -> column, of the columns with this prefix."""
-        return {name.removeprefix(prefix): name for name in self.columns if name.startswith(prefix)}
-
-    def bare(self) -> list[str]:
-        """Columns without a prefix, which must be scores."""
-        about = ("image", "label", "source", "predicted")
-        return [name for name in self.cells if name not in about and not name.startswith((SCORE, DISTANCE))]
-
-    def indices(self, column: str, classes: Sequence[str]) -> NDArray[np.int64]:
-        number = {name: i for i, name in enumerate(classes)}
-        found = np.array([number.get(name, -1) for name in self.cells[column]], dtype=np.int64)
-        self._check(column, found >= 0, f"one of {_list(classes)}")
-        return found
-
-    def matrix(self, columns: Mapping[str, str], classes: Sequence[str]) -> NDArray[np.float32]:
-        if set(columns) != set(classes):
-            raise _error(f"{self.path}, line 1", f"a column for each of {_list(classes)}", _list(columns))
-        named = [columns[name] for name in classes]
-        values = {name: self.numbers[name] if name in self.numbers else _float32(self.cells[name]) for name in named}
-        for name, column in values.items():
-            self._check(name, np.isfinite(column), "a finite number")
-        return np.stack(list(values.values()), axis=1)  # (N, C)
-
-    def _check(self, column: str, good: NDArray[np.bool_], expected: str) -> None:
-        for row in np.flatnonzero(~good).tolist():
-            where = f"{self.path}, line {self.lines[row]}, column {column}"
-            came = repr(self.cells[column][row]) if column in self.cells else self.numbers[column][row]
-            raise _error(where, expected, came)
-
-
-def read_table(path: Path | str) -> PredictionTable:
-    """A CSV file, not yet looked at but for the number of fields."""
-    try:  # spreadsheets put a mark before the header
-        with open(path, encoding="utf-8-sig", errors=ENCODING_ERRORS, newline="") as file:
-            reader = csv.reader(file)
-            header = list(map(original, next(reader, [])))
-            rows = [(reader.line_num, list(map(original, row))) for row in reader if row]
-    except (OSError, csv.Error) as error:
-        raise _error(path, "predictions as CSV text", error) from error
-    if "label" not in header or len(set(header)) < len(header):
-        raise _error(f"{path}, line 1", "distinct columns, `label` among them", repr(",".join(header)[:200]))
-    for line, row in rows:
-        if len(row) != len(header):
-            raise _error(f"{path}, line {line}", f"{len(header)} fields as in line 1", len(row))
-    if not rows:
-        raise _error(path, "a line for each test image after the header", "none")
-    columns = zip(*(row for _, row in rows), strict=True)
-    return PredictionTable(path, dict(zip(header, columns, strict=True)), [line for line, _ in rows])
-
-
-def _check_strays(table: PredictionTable, known: Sequence[str]) -> None:
-    """A stray column would pass for a class; so without the prefix only labels count as names of classes."""
-    if strays := set(table.bare()).difference(known, table.cells["label"]):
-        expected = f"classes as score columns (name them {SCORE}<class> or remove them)"
-        raise _error(f"{table.path}, line 1", expected, _list(map(repr, sorted(strays))))
-
-
-def _error(where: object, expected: str, came: object) -> EndocilError:
+def unexpected(where: object, expected: str, came: object) -> EndocilError:
     text = f"{where}: expected {expected}; came {came}"
     return EndocilError(text.encode("utf-8", "backslashreplace").decode())  # names need not be valid UTF-8
 
 
-def _list(names: Iterable[str]) -> str:
-    return ", ".join(names)
+def predict(
+    method: Method,
+    images: ImageSet | Inputs,
+    batch: int = 64,
+    *,
+    classes: tuple[str, ...],
+    size: int = 0,
+    calibration: Calibration | None = None,
+    spread: Mapping[str, Tensor] | None = None,
+    exemplars: Tensor = NO_EXEMPLARS,
+    reasons: int = 0,
+    top: int = 3,
+    progress: Progress | None = None,
+    on_batch: OnBatch | None = None,
+    fabric: "Fabric | None" = None,
+    store: FeatureStore | None = None,
+) -> Predictions:
+    """Predict with both heads in one pass; images in memory, or files that are read at this `size`.
+
+    `spread`: of the exemplars' features (`calibration.spread_of`). `exemplars`: (m, d) L2-normalised
+    features; the nearest `reasons` of them are returned for each image. `fabric`: its processes divide an image set.
+    `store`: where the features of an image set are kept if the backbone is frozen."""
+    for option, value, least in (("top", top, 1), ("reasons", reasons, 0), ("batch", batch, 1)):
+        if value < least:
+            raise SettingsError(f"{option} is {value}; expected {least} or more")
+    errors: list[str] = []  # of each image, "" where it was read
+    names: list[str] = []
+    logits, distances, scores, nearest = list[Tensor](), list[Tensor](), list[Tensor](), list[tuple[Tensor, Tensor]]()
+    if isinstance(images, ImageSet):
+        described = [images.images.describe(row) for row in images.rows.tolist()]
+        batches: Iterator[tuple[tuple[str, ...], ImageSet | Tensor]]
+        batches = iter([(tuple(name for name, _, _ in described), images)])
+    else:
+        batches = _file_batches(images, size, batch, errors, progress)
+    for own_names, pixels in batches:
+        outputs = outputs_of(method, pixels, batch, fabric=fabric, store=store)
+        names += own_names
+        logits.append(outputs.logits)
+        scores.append(ood_scores(outputs, spread or {}))
+        if outputs.distances is not None:
+            distances.append(outputs.distances)
+        if reasons and len(exemplars):
+            between = torch.cdist(l2_normalise(outputs.features), exemplars)  # (B, m)
+            closest = between.topk(min(reasons, len(exemplars)), largest=False)
+            nearest.append((closest.indices, closest.values))
+        if on_batch is not None and isinstance(pixels, Tensor):
+            on_batch(own_names, pixels, outputs.logits.argmax(dim=1))
+    if not names:
+        assert isinstance(images, Inputs)
+        pairs = list(zip(images.names, errors, strict=True))
+        listed = "; ".join(f"{name}: {reason}" for name, reason in pairs[:3])
+        more = "; ..." if len(pairs) > 3 else ""
+        raise EndocilError(f"none of the {len(pairs)} images can be read ({listed}{more})")
+    if isinstance(images, ImageSet):
+        labels, sources = images.labels.numpy(), tuple(source for _, _, source in described)
+    else:
+        names = list(images.names)
+        labels, sources = _known(images, classes)
+    place = np.cumsum([not error for error in errors]) - 1  # of each image among those that were read
+    row_of = [None if error else int(place[i]) for i, error in enumerate(errors)] or list(range(len(names)))
+    return Predictions(
+        images=tuple(names),
+        labels=labels,
+        classes=classes,
+        scores=_in_place(logits, row_of),
+        distances=_in_place(distances, row_of) if distances else None,
+        sources=sources,
+        ood_score=_in_place(scores, row_of),
+        nearest=_tuples_in_place([rows for rows, _ in nearest], row_of),
+        nearest_distances=_tuples_in_place([rows for _, rows in nearest], row_of),
+        calibration=calibration,
+        errors=tuple(errors) if any(errors) else (),
+        shown=top,
+    )
+
+
+def _in_place(batches: Sequence[Tensor], row_of: Sequence[int | None]) -> np.ndarray:
+    """One row for each image; NaN for those that were not read."""
+    found = torch.cat(list(batches)).numpy()
+    if len(found) == len(row_of):
+        return found
+    rows = np.full((len(row_of), *found.shape[1:]), np.nan, found.dtype)
+    rows[[row is not None for row in row_of]] = found
+    return rows
+
+
+def _tuples_in_place(batches: Sequence[Tensor], row_of: Sequence[int | None]) -> tuple[tuple[Any, ...], ...]:
+    """Likewise; empty for those that were not read, and () where nothing was looked for."""
+    found = [tuple(row) for batch in batches for row in batch.tolist()]
+    return tuple(() if row is None else found[row] for row in row_of) if found else ()
+
+
+def _known(inputs: Inputs, classes: Sequence[str]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Labels and sources of the images, as far as the inputs tell them."""
+    label_of = {name: label for label, name in enumerate(classes)}
+    class_names = inputs.class_names or [""] * len(inputs.names)
+    sources = inputs.sources or ("",) * len(inputs.names)
+    return np.array([label_of.get(name, -1) for name in class_names], np.int64), tuple(sources)
+
+
+def _file_batches(
+    inputs: Inputs, size: int, batch: int, errors: list[str], progress: Progress | None
+) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """Names and pixels of the readable images, in their order; the next ones are decoded meanwhile.
+
+    `errors` gets the reason of each image that cannot be read, and "" for the others."""
+    wanted, done = batch_of(batch, size), 0
+    names: list[str] = []
+    waiting: list[np.ndarray] = []
+    name_of = dict(zip(inputs.ids, inputs.names, strict=True))
+    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for pixels, failed in read_in_chunks(inputs.reader, inputs.ids, size, workers):
+        ids = inputs.ids[done : done + len(pixels)]
+        reasons = dict(failed)
+        errors += [(reasons[image_id] or "unreadable") if image_id in reasons else "" for image_id in ids]
+        names += [name_of[image_id] for image_id in ids if image_id not in reasons]
+        good = np.array([image_id not in reasons for image_id in ids])
+        waiting.append(pixels if good.all() else pixels[good])
+        done += len(pixels)
+        if len(names) >= wanted or done == len(inputs.ids):
+            rows = waiting[0] if len(waiting) == 1 else np.concatenate(waiting)
+            full = len(names) if done == len(inputs.ids) else len(names) // wanted * wanted
+            for start in range(0, full, wanted):
+                end = min(start + wanted, full)
+                yield tuple(names[start:end]), torch.from_numpy(rows[start:end])
+            names, waiting = names[full:], [rows[full:]]
+        if progress is not None:
+            progress(done, len(inputs.ids))

@@ -38,13 +38,11 @@ class _Shortcuts(TorchFunctionMode):
         self, function: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         options = kwargs or {}
-        if function in (Tensor.normal_, Tensor.mul, Tensor.sub) and not _tensors(args[1:]):
+        if function in (Tensor.normal_, Tensor.mul, Tensor.sub) and not any(
+            isinstance(value, Tensor) for value in args[1:]
+        ):
             return args[0]
         return _joined(*args, **options) if function is torch.cat else function(*args, **options)
-
-
-def _tensors(values: Sequence[Any]) -> bool:
-    return any(isinstance(value, Tensor) for value in values)
 
 
 def _joined(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

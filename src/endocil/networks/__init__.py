@@ -13,12 +13,10 @@ from endocil.data.augment import IMAGENET, Normalisation
 from endocil.data.seeding import generator
 from endocil.errors import SettingsError
 from endocil.networks.batch_norm import sync_batch_norm, unsynced_batch_norm
-from endocil.networks.branches import LastBlocks, WholeBranches, concatenate_features
-from endocil.networks.cifar_resnet import ResNet32
-from endocil.networks.classifier import Boosted, GrowingClassifier
+from endocil.networks.branches import Boosted, LastBlocks, WholeBranches, concatenate_features
 from endocil.networks.efficientnet_lite import EfficientNetLite, EfficientNetLite0, EfficientNetLite1, EfficientNetLite2
-from endocil.networks.heads import CosineClassifier, Head
-from endocil.networks.resnet import ResNet, ResNet18, ResNet34, ResNet50, initialise
+from endocil.networks.heads import CosineClassifier, GrowingClassifier, Head
+from endocil.networks.resnet import ResNet, ResNet18, ResNet32, ResNet34, ResNet50, StagedResNet, initialise
 from endocil.networks.stages import freeze_stages, frozen_for_now, is_frozen, trained_parts
 from endocil.networks.timm_models import TimmBackbone
 from endocil.networks.weights import load_imagenet_weights, load_weights
@@ -86,7 +84,7 @@ def build_backbone(
             backbone = maker(**given, **(options or {}))
         except ValueError as error:
             raise SettingsError(str(error)) from error
-    if isinstance(backbone, ResNet | ResNet32 | EfficientNetLite):
+    if isinstance(backbone, StagedResNet | EfficientNetLite):
         initialise(backbone, generator(seed, "backbone"))
     notes = _start_from(backbone, name, weights) if weights else []
     normalisation_of(backbone)  # refuses what cannot be

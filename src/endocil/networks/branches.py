@@ -1,6 +1,7 @@
-"""Networks that get a new branch for each task: the features of all branches are concatenated, oldest first.
+"""Networks of several backbones: a new branch for each task (DER, MEMO), or one new backbone beside the old (FOSTER).
 
-The first branch is the method's own backbone, so that its state has the same names in every method.
+The features of all branches are concatenated, oldest first. The first branch is the method's own backbone, so that its
+state has the same names in every method.
 """
 
 import copy
@@ -10,7 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from endocil.data.seeding import generator
 from endocil.errors import SettingsError
+from endocil.networks.heads import GrowingClassifier
 from endocil.networks.stages import frozen_stages, is_frozen, trained_parts
 
 
@@ -70,3 +73,25 @@ class LastBlocks(nn.ModuleList):
 
 def concatenate_features(features: list[Tensor]) -> Tensor:
     return features[0] if len(features) == 1 else torch.cat(features, dim=1)  # (B, d * branches)
+
+
+class Boosted(nn.Module):
+    """FOSTER's teacher: the old network, frozen, and a new backbone; one classifier on the features of both, and one on
+    the new features alone."""
+
+    def __init__(self, old: nn.Sequential, backbone: nn.Module, classifier: GrowingClassifier) -> None:
+        """`old` is a frozen copy of backbone and classifier; the new parts start as copies of them too."""
+        super().__init__()
+        self.old = old
+        self.new_backbone = copy.deepcopy(backbone)
+        self.classifier = copy.deepcopy(classifier)
+        self.expansion = GrowingClassifier(classifier.in_features)  # the new features alone must separate all classes
+
+    def grow(self, n_new: int, seed: int, task: int) -> None:
+        each = self.classifier.in_features
+        self.classifier.grow(n_new, generator(seed, task, "boosted"), n_features=2 * each)
+        self.expansion.grow(self.classifier.out_features, generator(seed, task, "expansion"))
+
+    def features(self, images: Tensor) -> Tensor:
+        """(B, 2d): the old backbone's, then the new one's."""
+        return torch.cat([self.old[0](images), self.new_backbone(images)], dim=1)

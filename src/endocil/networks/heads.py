@@ -1,4 +1,4 @@
-"""Heads: what turns features into one score for each seen class. The linear one is in classifier.py.
+"""Heads: what turns features into one score for each seen class; they grow with the classes.
 
 A method has one as its `classifier`; selection, evaluation, calibration and export only call it.
 """
@@ -105,3 +105,39 @@ class CosineClassifier(Head):
         newest: Rows = self.tasks[-1]  # type: ignore[assignment]
         lengths = self.weight[: -len(newest.weight)].norm(dim=1)
         newest.weight.copy_(functional.normalize(rows.to(lengths), dim=1) * lengths.mean())
+
+
+class GrowingClassifier(nn.Linear, Head):
+    """A linear layer with bias. Old weights and biases stay as they are when it grows.
+
+    New weights are uniform in +-sqrt(3 / d) (Kaiming with gain 1) and new biases 0, as in PyCIL.
+    """
+
+    weight: nn.Parameter
+    bias: nn.Parameter
+    in_features: int
+    out_features: int
+
+    def __init__(self, n_features: int) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = n_features, 0
+        self.weight = nn.Parameter(torch.empty(0, n_features))
+        self.bias = nn.Parameter(torch.empty(0))
+
+    def grow(self, n_new: int, generator: torch.Generator, *, n_features: int | None = None) -> None:
+        """Add rows for new classes; with `n_features`, also columns for new features."""
+        width = n_features or self.in_features
+        bound = math.sqrt(3.0 / width)
+        rows = _uniform(n_new, width, bound, generator)
+        columns = _uniform(self.out_features, width - self.in_features, bound, generator)
+        self.weight = nn.Parameter(_append(_append(self.weight, columns, dim=1), rows))
+        self.bias = nn.Parameter(_append(self.bias, torch.zeros(n_new)))
+        self.in_features, self.out_features = width, self.out_features + n_new
+
+
+def _uniform(rows: int, columns: int, bound: float, generator: torch.Generator) -> Tensor:
+    return (2.0 * torch.rand(rows, columns, generator=generator) - 1.0) * bound
+
+
+def _append(old: Tensor, new: Tensor, dim: int = 0) -> Tensor:
+    return torch.cat([old.detach(), new.to(old)], dim)

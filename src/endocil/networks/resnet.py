@@ -1,7 +1,7 @@
-"""ResNet-18, -34 and -50 (He et al., CVPR 2016) with torchvision's parameter names, so that public weights load.
+"""ResNet-18, -34 and -50 with torchvision's parameter names, so that public weights load, and -32 for small images.
 
-A backbone maps images to a feature vector; the classifier is not part of it. `width` and `stem` shrink it for
-small images; `stages` names the parts that can be frozen.
+He et al., CVPR 2016. A backbone maps images to a feature vector; the classifier is not part of it. `width` and `stem`
+shrink it for small images; `stages` names the parts that can be frozen.
 """
 
 from collections.abc import Callable, Mapping
@@ -82,24 +82,15 @@ def unchanged(stage: str, x: Tensor) -> Tensor:
     return x
 
 
-class ResNet(nn.Module):
-    """Images (B, 3, H, W) to features (B, 8 width) or, with bottlenecks, (B, 32 width), averaged over the last map.
+class StagedResNet(nn.Module):
+    """A stem, then stages layer1, layer2, ... of blocks; each but the first halves the map and doubles the channels."""
 
-    `stem`, the first convolution: "7x7" with stride 2 and max pooling; "3x3" with stride 1 and no pooling, for CIFAR;
-    "3x3-pool" with stride 1 and max pooling, which PyCIL builds for ImageNet unless the first task is as large as
-    the others."""
-
-    blocks: tuple[int, int, int, int]
+    blocks: tuple[int, ...]  # of each stage
     block: type[BasicBlock] | type[Bottleneck] = BasicBlock
+    conv1: nn.Conv2d
+    pooled = False
 
-    def __init__(self, *, width: int = 64, stem: Literal["7x7", "3x3", "3x3-pool"] = "7x7") -> None:
-        super().__init__()
-        if not 8 <= width <= WIDEST or width % 8:
-            # torch 2.13 corrupts memory in the backward pass of a 1x1 convolution of 4 channels, channels last
-            raise ValueError(f"network.width is {width}; expected a multiple of 8 up to {WIDEST} (ResNet-18 has 64)")
-        kernel, stride = (7, 2) if stem == "7x7" else (3, 1)
-        self.pooled = stem != "3x3"
-        self.conv1 = nn.Conv2d(3, width, kernel, stride, kernel // 2, bias=False)
+    def add_stages(self, width: int) -> None:
         self.bn1 = nn.BatchNorm2d(width)
         n_in, expansion = width, 4 if self.block is Bottleneck else 1
         for i, n_blocks in enumerate(self.blocks):
@@ -113,41 +104,59 @@ class ResNet(nn.Module):
     @property
     def stages(self) -> Mapping[str, tuple[nn.Module, ...]]:
         """The parts that `network.freeze` can name, in the order of the flow."""
-        layers = {f"layer{i}": (self.get_submodule(f"layer{i}"),) for i in range(1, 5)}
+        layers = {f"layer{i + 1}": (self.get_submodule(f"layer{i + 1}"),) for i in range(len(self.blocks))}
         return {"stem": (self.conv1, self.bn1), **layers}
 
-    def drop_last_relu(self) -> None:
-        """Features may be negative from now on: a cosine then has the whole sphere."""
-        self.last_block[-1].last_relu = False  # type: ignore[index]
-
     def forward(self, images: Tensor, before_stage: BeforeStage = unchanged) -> Tensor:
-        """`before_stage` may change the inputs of layer1 to layer4."""
+        """`before_stage` may change the input of each layer."""
         maps = self.general(images, before_stage)
-        return self.special(before_stage("layer4", maps), self.last_block)
+        return self.special(before_stage(f"layer{len(self.blocks)}", maps), self.last_block)
 
     def general(self, images: Tensor, before_stage: BeforeStage = unchanged) -> Tensor:
-        """The maps before the last block: (B, d / 2, h, w)."""
+        """The maps before the last layer: (B, d / 2, h, w)."""
         x = functional.relu(self.bn1(self.conv1(images)), inplace=True)
         if self.pooled:
             x = functional.max_pool2d(x, 3, 2, 1)
-        for name in ("layer1", "layer2", "layer3"):
-            x = self.get_submodule(name)(before_stage(name, x))
+        for i in range(1, len(self.blocks)):
+            x = self.get_submodule(f"layer{i}")(before_stage(f"layer{i}", x))
         return x
 
     def stage_maps(self, images: Tensor) -> list[Tensor]:
-        """The maps that layer1 to layer4 give."""
+        """The maps that each layer gives."""
         maps: list[Tensor] = []
         last = self.general(images, lambda stage, x: maps.append(x) or x)  # type: ignore[func-returns-value]
         return [*maps[1:], last, self.last_block(last)]
 
     @property
     def last_block(self) -> nn.Module:
-        return self.get_submodule("layer4")
+        return self.get_submodule(f"layer{len(self.blocks)}")
 
     @staticmethod
     def special(maps: Tensor, block: nn.Module) -> Tensor:
         """Features of the general maps through a last block: (B, d)."""
         return block(maps).mean(dim=(2, 3))  # type: ignore[no-any-return]
+
+
+class ResNet(StagedResNet):
+    """Images (B, 3, H, W) to features (B, 8 width) or, with bottlenecks, (B, 32 width), averaged over the last map.
+
+    `stem`, the first convolution: "7x7" with stride 2 and max pooling; "3x3" with stride 1 and no pooling, for CIFAR;
+    "3x3-pool" with stride 1 and max pooling, which PyCIL builds for ImageNet unless the first task is as large as
+    the others."""
+
+    def __init__(self, *, width: int = 64, stem: Literal["7x7", "3x3", "3x3-pool"] = "7x7") -> None:
+        super().__init__()
+        if not 8 <= width <= WIDEST or width % 8:
+            # torch 2.13 corrupts memory in the backward pass of a 1x1 convolution of 4 channels, channels last
+            raise ValueError(f"network.width is {width}; expected a multiple of 8 up to {WIDEST} (ResNet-18 has 64)")
+        kernel, stride = (7, 2) if stem == "7x7" else (3, 1)
+        self.pooled = stem != "3x3"
+        self.conv1 = nn.Conv2d(3, width, kernel, stride, kernel // 2, bias=False)
+        self.add_stages(width)
+
+    def drop_last_relu(self) -> None:
+        """Features may be negative from now on: a cosine then has the whole sphere."""
+        self.last_block[-1].last_relu = False  # type: ignore[index]
 
 
 class ResNet18(ResNet):
@@ -160,6 +169,34 @@ class ResNet34(ResNet):
 
 class ResNet50(ResNet):
     blocks, block = (3, 4, 6, 3), Bottleneck
+
+
+class PaddedShortcut(nn.Module):
+    """Every other pixel, then as many channels of zeros again: (B, C, H, W) to (B, 2 C, H / 2, W / 2)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x[:, :, ::2, ::2]
+        return torch.cat((x, torch.zeros_like(x)), dim=1)
+
+
+class ResNet32(StagedResNet):
+    """Images (B, 3, H, W) to features (B, 4 width), averaged over the last map.
+
+    For images of 32 pixels (He et al., section 4.2), the network of most tables on CIFAR-100. Three stages of five
+    blocks with 16, 32 and 64 channels. Where a stage halves the map, the shortcut takes every other pixel and fills the
+    new channels with zeros (option A), so that it has no parameters. 463,504 parameters, 64 features."""
+
+    mean, std = (0.5071, 0.4867, 0.4408), (0.2675, 0.2565, 0.2761)  # of CIFAR-100, as in PyCIL
+    blocks = (5, 5, 5)
+
+    def __init__(self, *, width: int = 16) -> None:
+        super().__init__()
+        if width < 8 or width % 8:
+            raise ValueError(f"network.width is {width}; expected a multiple of 8 (ResNet-32 has 16)")
+        self.conv1 = nn.Conv2d(3, width, 3, 1, 1, bias=False)
+        self.add_stages(width)
+        for block in (self.get_submodule("layer2.0"), self.get_submodule("layer3.0")):
+            block.downsample = nn.Sequential(PaddedShortcut())
 
 
 @torch.no_grad()

@@ -61,11 +61,8 @@ class TimmBackbone(nn.Module):
         self.n_features = int(getattr(self.model, "head_hidden_size", None) or self.model.num_features)
         own = self.model.pretrained_cfg
         self.mean, self.std = tuple(own["mean"]), tuple(own["std"])
-        if size not in (None, wanted) and not self._is_meta():
+        if size not in (None, wanted) and not any(parameter.is_meta for parameter in self.model.parameters()):
             self._try_size(int(size or 0), wanted)
-
-    def _is_meta(self) -> bool:
-        return any(parameter.is_meta for parameter in self.model.parameters())
 
     def _try_size(self, size: int, wanted: int | None) -> None:
         """One black image shows whether the model can take images of another size than its own."""

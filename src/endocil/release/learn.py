@@ -3,11 +3,10 @@
 import copy
 import hashlib
 import json
-import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -20,12 +19,13 @@ from endocil.data.resize import prepared
 from endocil.data.table import ImageTable
 from endocil.datasets import load_table
 from endocil.datasets.folder import load_as
-from endocil.errors import DataError, EndocilError, FileFormatError, RefusedError, SettingsError
-from endocil.io.files import LOCK_FILE, locked, make_private_folder, parse_json, refuse_existing, write_json
+from endocil.errors import DataError, EndocilError, RefusedError, SettingsError
+from endocil.io.files import refuse_existing
 from endocil.io.terminal import duration, refuse_control
-from endocil.learning.build import build_augmentation
-from endocil.learning.checkpoint import EXEMPLARS, FILE
+from endocil.learning.build import build_augmentation, feature_store
+from endocil.learning.checkpoint import WorkFolder
 from endocil.learning.events import Show
+from endocil.learning.features import sharing_features
 from endocil.methods import Method, method_title
 from endocil.methods.base import Phase, TaskData
 from endocil.methods.frozen import FrozenMethod
@@ -34,13 +34,14 @@ from endocil.model.manifest import Terms
 from endocil.model.model import Model
 from endocil.model.new_images import NewImages, NewTask, Parts, split_new_images
 from endocil.networks import frozen_for_now
-from endocil.release.cost import learning_cost, why_unmeasured
+from endocil.release.compare import learning_cost, why_unmeasured
 from endocil.release.gate import Rules, judge
 from endocil.runs.parts import grouped
 from endocil.runs.preflight import describe_phases, schedule_problems, speed
 from endocil.settings.settings import DataSettings, load_settings
 
 ENOUGH = 50  # images of a new class; with fewer a warning precedes learning
+OF_THE_MODEL = ("data.name", "data.size", "data.crop_frame", "data.fit")  # the other data.* say how images are read
 
 
 def learn(
@@ -74,20 +75,17 @@ def learn(
     `log` gets the lines of the preflight, and what learning cost the old classes. If stopped, the same call resumes
     from the folder `work` (default: OUTPUT.learning), which is removed at the end."""
     place, terms = Path(output), terms or Terms()
-    folder = WorkFolder(work or work_folder_of(place))
+    folder = WorkFolder(work or work_folder_of(place), ours=work is None)
     if not folder.begun():  # else the process that wrote the file may have been killed before it removed the folder
+        if place.exists():  # or while it did
+            folder.discard()
         refuse_existing(place)
-    reading = [change for change in changes if change.strip().startswith("data.")]
-    settings_changes = [change for change in changes if change not in reading]
+    keys = [change.partition("=")[0].strip() for change in changes]
+    of_reading = [key.startswith("data.") and key not in OF_THE_MODEL for key in keys]
+    reading = [change for change, here in zip(changes, of_reading, strict=True) if here]
+    settings_changes = [change for change, here in zip(changes, of_reading, strict=True) if not here]
     if held_out is not None:
         settings_changes.append(f"run.held_out={held_out}")
-    for key in (change.partition("=")[0].strip() for change in reading):
-        if key in ("data.name", "data.size", "data.crop_frame", "data.fit"):
-            raise SettingsError(
-                f"'{key}' cannot be changed in a model that has learned; --set takes train.*, run.*, memory.*, "
-                f"options of the method, and the data.* keys that say how the new images are read (not name, size, "
-                f"crop_frame, fit)"
-            )
     model = Model.load(model_path, changes=settings_changes, trust=trust)
     if reason := model.cannot_learn():  # before any image is read
         raise SettingsError(reason)
@@ -106,9 +104,10 @@ def learn(
         one.class_name for one in model.held_out_with(new_task).provenance
     }:
         raise SettingsError(f"--gate: {why_unmeasured(model)}")
-    with folder.open(fingerprint_of(model, new_task, terms, train)):
+    shared = feature_store(model.settings) if model.method.frozen else None
+    with folder.open(fingerprint_of(model, new_task, terms, train)), sharing_features(shared):
         if place.exists():
-            return folder.learned_before(model, place, trust=trust)
+            return _learned_before(model, place, folder, trust=trust)
         if problems := model.problems(new_task):
             raise DataError("; ".join(problems))
         method, phases = next_phases(model, new_task, train)
@@ -120,9 +119,11 @@ def learn(
             *_few_images(model, new_task),
         ):
             log(line)
-        planned = sum(phase.schedule.epochs * phase.images_per_epoch for phase in phases)
-        if not folder.begun():
-            seconds = _estimate_seconds(model, method, phases)
+        passes = [phase.schedule.epochs * phase.images_per_epoch for phase in phases]
+        planned = sum(passes)
+        if planned and not folder.begun():
+            speeds = [speed(model.settings, method, phase, seconds=1.0) for phase in phases]  # of a few real steps
+            seconds = sum(images / each for images, each in zip(passes, speeds, strict=True))
             log(f"about {duration(seconds)} of training ({planned:,} image passes)")
         model.learn_in_folder(new_task, folder.path, parts=train, terms=terms, show=show, planned=planned)
         model.calibrate()
@@ -225,11 +226,6 @@ def next_phases(model: Model, new_task: NewTask, parts: Parts = "all") -> tuple[
         return method, method.phases(new_task.task, data.balanced(model.settings.seed))
 
 
-def _estimate_seconds(model: Model, method: Method, phases: tuple[Phase, ...]) -> float:
-    """Of training, from a few real steps of a copy of the method."""
-    return sum(p.schedule.epochs * p.images_per_epoch / speed(model.settings, method, p, seconds=1.0) for p in phases)
-
-
 def _plan(model: Model, new_task: NewTask, phases: tuple[Phase, ...], parts: Parts) -> list[str]:
     known, title = len(model.classes), method_title(model.settings.method.name)
     learned, held = (images.counts(len(new_task.classes)).tolist() for images in (new_task.train, new_task.held_out))
@@ -323,102 +319,17 @@ def _uncalibrated(model: Model, new_task: NewTask) -> list[str]:
     ]
 
 
-# --- the folder of a step that is being learned
-
-FINGERPRINT, EVENTS = "learning.json", "events.jsonl"
-CREATED = "made_folder"  # by us; a folder of the user's stays
-COMPARED = {"parent": "model file", "images": "new images", "settings": "settings", "terms": "--licence and --consent"}
+# --- resuming
 
 
-@dataclass(frozen=True)
-class WorkFolder:
-    """A killed command resumes from here; the folder is removed at the end."""
-
-    path: Path
-
-    @contextmanager
-    def open(self, facts: dict[str, str]) -> Iterator[None]:
-        """One process at a time; what lies here must be of the same model, images and settings."""
-        if self.path.is_file():
-            raise SettingsError(f"{self.path} is a file; choose another folder with --work")
-        made = not self.path.exists()
-        if not made and not self._only_ours():
-            raise SettingsError(f"{self.path} holds other files; choose another folder with --work")
-        make_private_folder(self.path)
-        with locked(self.path, f"another process is learning in {self.path}; let it finish"):
-            for left in self._temporary():  # a kill in the middle of writing
-                left.unlink(missing_ok=True)
-            made = made or self._recorded().get(CREATED) == "yes"
-            self._compare({**facts, CREATED: "yes" if made else "no"})
-            try:
-                yield
-            except EndocilError:
-                if not self.begun():
-                    self.remove()
-                raise
-
-    def _only_ours(self) -> bool:
-        """Nothing, a step that was begun, or what a kill leaves before its first record was written."""
-        names = {entry.name for entry in self.path.iterdir()} - {file.name for file in self._temporary()}
-        if LOCK_FILE in names and (self.path / LOCK_FILE).stat().st_size > 0:  # ours is empty
-            return False
-        begun = set(COMPARED) <= set(self._recorded())
-        names -= {file.name for file in self.path.glob(EXEMPLARS.format(task="*"))} if begun else set()
-        return names <= ({LOCK_FILE, FINGERPRINT, EVENTS, FILE} if begun else {LOCK_FILE})
-
-    def _temporary(self) -> list[Path]:
-        """What a kill in the middle of writing has left."""
-        names = "|".join(re.escape(name) for name in (FINGERPRINT, EVENTS, FILE))
-        form = re.compile(rf"\.({names}|{EXEMPLARS.format(task='[0-9]+')})\.[0-9a-f]{{32}}\.tmp")
-        return [left for left in self.path.glob(".*.tmp") if form.fullmatch(left.name)]
-
-    def _recorded(self) -> dict[str, str]:
-        file = self.path / FINGERPRINT
-        if not file.is_file():
-            return {}
-        try:
-            facts = parse_json(file.read_text("utf-8"))
-        except ValueError:  # somebody else's: ours are complete or absent
-            return {}
-        return facts if isinstance(facts, dict) else {}
-
-    def begun(self) -> bool:
-        """Whether anything is learned that would be lost."""
-        return (self.path / FILE).exists()
-
-    def _compare(self, facts: dict[str, str]) -> None:
-        if not self.begun():
-            write_json(self.path / FINGERPRINT, facts)
-            return
-        recorded = self._recorded()
-        for key in COMPARED:
-            if recorded.get(key) != facts[key]:
-                raise FileFormatError(
-                    f"{self.path} has a checkpoint for other {COMPARED[key]}; repeat the original command, delete the "
-                    f"folder to start again, or choose another with --work"
-                )
-
-    def learned_before(self, model: Model, output: Path, *, trust: bool) -> Model:
-        """The model that a process killed just before its end has written; of another file, a refusal."""
-        with suppress(EndocilError):
-            saved = Model.load(output, trust=trust)
-            if saved.history and saved.history[-1].parent == model.digest:
-                self.remove()
-                return saved
-        raise SettingsError(
-            f"{output} exists already, and is not what {self.path} was learning; choose another with -o"
-        )
-
-    def remove(self) -> None:
-        """What we have written, and the folder if we made it and nothing else lies in it."""
-        made = self._recorded().get(CREATED) == "yes"
-        with suppress(OSError):
-            exemplars = self.path.glob(EXEMPLARS.format(task="*"))
-            own = (self.path / name for name in (FILE, EVENTS, FINGERPRINT, LOCK_FILE))
-            for file in (*self._temporary(), *exemplars, *own):
-                file.unlink(missing_ok=True)
-            if made:
-                self.path.rmdir()
+def _learned_before(model: Model, output: Path, folder: WorkFolder, *, trust: bool) -> Model:
+    """The model that a process killed just before its end has written; of another file, a refusal."""
+    with suppress(EndocilError):
+        saved = Model.load(output, trust=trust)
+        if saved.history and saved.history[-1].parent == model.digest:
+            folder.remove()
+            return saved
+    raise SettingsError(f"{output} exists already, and is not what {folder.path} was learning; choose another with -o")
 
 
 def fingerprint_of(model: Model, new_task: NewTask, terms: Terms, parts: Parts = "all") -> dict[str, str]:

@@ -15,10 +15,9 @@ from endocil.data.splits import TEST
 from endocil.data.table import ImageTable
 from endocil.datasets import load_table
 from endocil.errors import DataError, SettingsError
-from endocil.metrics.statistics import Bools, Floats, Indices
+from endocil.metrics.statistics import Bools, CommonTestSet, Floats, Indices, units_of
 from endocil.model.model import Model
 from endocil.model.predictions import Head, Predictions
-from endocil.runs.paired_predictions import CommonTestSet, units_of
 from endocil.settings.settings import load_settings
 
 

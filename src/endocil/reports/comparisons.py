@@ -12,9 +12,10 @@ import numpy as np
 from endocil.errors import DataError, EndocilError, SettingsError
 from endocil.io.text_tables import Cell, Column, Spread, Table, either, listed, spread
 from endocil.methods import method_title
-from endocil.metrics.metrics import TABLE_METRICS
+from endocil.metrics.metrics import NEED_SCORES, TABLE_METRICS
 from endocil.metrics.statistics import (
     LEVEL,
+    CommonTestSet,
     Floats,
     Measure,
     Resampling,
@@ -26,13 +27,12 @@ from endocil.metrics.statistics import (
     paired_t_p,
     percentile_interval,
 )
-from endocil.metrics.transfer import NEED_SCORES
 from endocil.model.predictions import HEADS, Head
 from endocil.reports.averages import HEAD, Runs, mean, metric_spread
 from endocil.reports.tables import LOWER_IS_BETTER, METHOD, SEEDS, TITLES, budgets_of, comparison, metric_columns
 from endocil.runs.experiments import evaluated_part
 from endocil.runs.experiments import groups as grouped
-from endocil.runs.paired_predictions import CommonTestSet, PairedPredictions, has_predictions, read_paired_predictions
+from endocil.runs.paired_predictions import PairedPredictions, has_predictions, read_paired_predictions
 from endocil.runs.records import RunRecord
 
 SIGNIFICANT = 0.05

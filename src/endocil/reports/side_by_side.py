@@ -5,16 +5,26 @@ has at several scales gives several comparisons, the one with the most experimen
 """
 
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from endocil.io.text_tables import DASH, TIE, Cell, Column, Table, spread
+from endocil.io.text_tables import DASH, TIE, Cell, Column, Table, listed, shown, spread
+from endocil.methods import ALIGNING, BASELINE, COMPARED, OWN_METHOD, method_title
 from endocil.metrics.metrics import TABLE_METRICS
 from endocil.metrics.statistics import paired_t_p
 from endocil.reports.comparisons import SIGNIFICANT
 from endocil.reports.ledger import Entry
-from endocil.reports.ledger_tables import MEMORY_SIZES, Entries, shared_budget
+from endocil.reports.ledger_tables import (
+    ALIGNMENT,
+    MEMORY_SIZES,
+    Entries,
+    alignment_table,
+    is_frozen,
+    section,
+    shared_budget,
+)
 from endocil.reports.tables import LOWER_IS_BETTER, METHOD, TITLES, metric_cells
 from endocil.runs.experiments import differing, format_value, groups, identity, split_description, split_title
 
@@ -36,18 +46,24 @@ class DataSet:
         """Those that learn task by task, the highest Acc_last first."""
         return sorted((one for one in self.methods if one.incremental), key=lambda one: -_mean(one, "acc_last"))
 
+    @property
+    def ranked(self) -> list[Entries]:
+        """Of the learners those with several seeds, if there are any: a single run may be a lucky one."""
+        several = [one for one in self.learners if len(one.seeds) > 1]
+        return several or self.learners
+
     def method(self, label: str) -> Entries | None:
         return next((one for one in self.methods if one.label == label), None)
 
     def best(self, metric: str) -> Entries:
         lower = metric in LOWER_IS_BETTER
-        return min(self.learners, key=lambda one: _mean(one, metric) * (1 if lower else -1))
+        return min(self.ranked, key=lambda one: _mean(one, metric) * (1 if lower else -1))
 
     def ties(self, metric: str) -> list[Entries]:
-        """Those whose difference from the best is not significant over the seeds that both have."""
+        """Those whose difference from the best is not significant over the seeds that both have, at least two."""
         best = self.best(metric)
-        others = [one for one in self.learners if one is not best]
-        return [one for one in others if not significant(differences(best, one, metric))]
+        gaps = [(one, differences(best, one, metric)) for one in self.ranked if one is not best]
+        return [one for one, own in gaps if len(own) > 1 and not significant(own)]
 
 
 @dataclass(frozen=True)
@@ -72,7 +88,9 @@ class Comparison:
                 own = data.method(label)
                 cells += [] if len(numbers) == 1 else [None if own is None else len(own.seeds)]
                 ties |= {(row, len(columns) + j) for j, metric in enumerate(TABLE_METRICS) if label in tied[metric]}
-                cells += (None,) * len(heads) if own is None else metric_cells(own, HEAD)
+                values: tuple[Cell, ...] = (None,) * len(heads) if own is None else metric_cells(own, HEAD)
+                is_ranked = own in data.ranked or own not in data.learners
+                cells += values if is_ranked else map(shown, values)  # a text is not ranked
             columns += heads
         rows = tuple((label, *cells) for label, cells in by_method.items())
         upper = {one.label for data in self.data_sets for one in data.methods if not one.incremental}
@@ -100,7 +118,7 @@ def _column(data: str, metric: str) -> Column:
     return Column(f"{data} {metric}", TITLES[metric], True, best, data)
 
 
-def _mean(group: Entries, metric: str) -> float:
+def _mean(group: Entries, metric: str = "acc_last") -> float:
     value = spread(entry.metrics[HEAD][metric] for entry in group.results)
     return float("nan") if value is None else value.mean
 
@@ -123,7 +141,8 @@ def comparisons(entries: Sequence[Entry], *, by_image: bool = True) -> list[Comp
     by_scale: dict[str, list[Entry]] = {}
     for entry in entries:
         if (split_description(entry.settings) == "by image") == by_image:
-            by_scale.setdefault(_key(_scale(entry.settings)), []).append(entry)
+            scale = {key: value for key, value in identity(entry.settings).items() if key.startswith(OF_A_SCALE)}
+            by_scale.setdefault(_key(scale), []).append(entry)
     found = [one for members in by_scale.values() for one in _in_tables(_title(members[0].settings), members)]
     return sorted(found, key=lambda one: (-sum(len(data.methods) for data in one.data_sets), one.scale))
 
@@ -135,10 +154,6 @@ def _in_tables(scale: str, entries: Sequence[Entry]) -> list[Comparison]:
     full = tuple(data for data in data_sets if 2 * len(data.methods) >= most)
     few = [Comparison(scale, (data,)) for data in data_sets if data not in full]
     return [*([Comparison(scale, full)] if full else []), *few]
-
-
-def _scale(settings: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in identity(settings).items() if key.startswith(OF_A_SCALE)}
 
 
 def _key(values: Mapping[str, Any]) -> str:
@@ -189,7 +204,159 @@ def side_by_side_text(found: Sequence[Comparison]) -> str:
     return "\n".join(parts) + (
         f"\nMean ± sample standard deviation over seeds, in percent, softmax head. Bold is the best mean of a column, "
         f"underlined the second. {TIE} means that the difference from the best is not significant (paired t test over "
-        f"the seeds that both have, p ≥ {SIGNIFICANT}, not corrected for the number of methods), or that fewer than "
-        f"two seeds are shared. JointTrain learns all classes at once and is not ranked. {DASH} means not run, or not "
-        f"defined for one task.\n"
+        f"the seeds that both have, p ≥ {SIGNIFICANT}, not corrected for the number of methods). A single run is not "
+        f"ranked beside methods with several seeds. JointTrain learns all classes at once and is not ranked. {DASH} "
+        f"means not run, or not defined for one task.\n"
     )
+
+
+# --- in plain sentences: what ends highest on each data set, and what of it is noise
+
+
+OWN, BASE = method_title(OWN_METHOD), method_title(BASELINE)
+
+
+def summary(entries: Sequence[Entry]) -> str:
+    """Of the scale with the most experiments: each data set split by image, then those split otherwise."""
+    found = comparisons(entries)
+    if not found:
+        return "Nothing was run yet.\n"
+    sentences = [_data_set(data) for one in found if one.scale == found[0].scale for data in one.data_sets]
+    sentences += [
+        f"**{data.title}**: {_against_base(data)}."
+        for other in comparisons(entries, by_image=False)
+        if other.scale == found[0].scale
+        for data in other.data_sets
+        if _against_base(data)
+    ]
+    return "".join(f"- {sentence}\n" for sentence in sentences)
+
+
+def overview(entries: Sequence[Entry]) -> str:
+    """The summary in a few sentences: data sets with all of the paper's methods, then what frozen features add."""
+    found = comparisons(entries)
+    whole = [data for data in found[0].data_sets if _run_of_compared(data) == len(COMPARED)] if found else []
+    if not whole:
+        return "No data set has all methods yet.\n"
+    best = {data.title: data.best("acc_last") for data in whole}
+    highest = listed([f"{one.label} on {title} ({_mean(one):.1f} %)" for title, one in best.items()])
+    tied = [data.title for data in whole if OWN in (best[data.title].label, *(t.label for t in data.ties("acc_last")))]
+    gaps = {
+        data.title: differences(own, base)
+        for data in whole
+        if (own := data.method(OWN)) and (base := data.method(BASE))
+    }
+    means, clear = [statistics.fmean(own) for own in gaps.values()], sum(map(significant, gaps.values()))
+    sides = {word for word, side in (("above", 1), ("below", -1)) if any(side * mean > 0 for mean in means)}
+    sentences = [
+        f"**Trained from scratch** ({found[0].scale}): the highest accuracy after the last task is that of {highest}.",
+        f"{OWN} is the highest, or within noise of it, on {len(tied)} of {len(whole)} data sets. On average it ends "
+        f"{min(map(abs, means)):.1f} to {max(map(abs, means)):.1f} points {' or '.join(sorted(sides))} {BASE} "
+        f"(significant on {clear} of {len(gaps)}).",
+    ]
+    frozen = [
+        (data.title, top)
+        for other in found
+        for data in other.data_sets
+        if is_frozen((top := data.best("acc_last")).first.settings)
+    ]
+    if frozen:
+        texts = [
+            f"{top.label} {_mean(top):.1f} % on {title}"
+            + (f" ({_mean(best[title]):.1f} % from scratch)" if title in best else "")
+            for title, top in frozen
+        ]
+        sentences.append(
+            f"**Frozen features of a network trained on ImageNet**, with a classifier in closed form: {listed(texts)}. "
+            f"That takes one pass over the images instead of training, and keeps sums in place of patients' images."
+        )
+    return "".join(f"- {sentence}\n" for sentence in sentences)
+
+
+def alignment_text(entries: Sequence[Entry]) -> str:
+    """How methods with weight alignment end against iCaRL, their factors, and which entries have none."""
+    aligning = [entry for entry in entries if entry.settings["method"]["name"] in ALIGNING]
+    lines = [
+        f"- {data.title}: {'; '.join(gaps)}.\n"
+        for data in (comparisons(entries)[0].data_sets if aligning and comparisons(entries) else ())
+        if (gaps := _aligned_against_base(data))
+    ]
+    parts = [f"Acc_last against {BASE}, mean over the seeds that both have:\n\n{''.join(lines)}"] if lines else []
+    table = alignment_table(aligning)
+    parts += [table.markdown()] if table.rows else []
+    unrecorded: dict[str, list[str]] = {}
+    for group in groups([entry for entry in aligning if ALIGNMENT not in entry.measured], section):
+        unrecorded.setdefault(section(group.first.settings), []).append(group.label)
+    missing = [f"{listed(sorted(names))} on {where}" for where, names in sorted(unrecorded.items())]
+    parts += [f"Factors not recorded: {'; '.join(missing)}.\n"] if missing else []
+    return "\n".join(parts) or "Nothing was run yet.\n"
+
+
+def _aligned_against_base(data: DataSet) -> list[str]:
+    base = data.method(BASE)
+    texts = []
+    for title in map(method_title, ALIGNING):
+        own = data.method(title)
+        if own and base and (gaps := differences(own, base)):
+            texts.append(f"{title} {statistics.fmean(gaps):+.1f} ({_evidence(gaps)})")
+    return texts
+
+
+def _data_set(data: DataSet) -> str:
+    best, ties = data.best("acc_last"), data.ties("acc_last")
+    n_run = _run_of_compared(data)
+    part = f" ({n_run} of {len(COMPARED)} methods so far)" if n_run < len(COMPARED) else ""
+    others = "all others are significantly lower" if len(best.seeds) > 1 else ""
+    if ties:
+        others = f"{listed([one.label for one in ties])} {'is' if len(ties) == 1 else 'are'} within noise of it"
+    single = [one.label for one in data.learners if one not in data.ranked]
+    parts = [
+        f"**{data.title}**{part}: {best.label} has the highest accuracy after the last task ({_mean(best):.1f} %)",
+        others,
+        f"{listed(single)}, with one seed, {'is' if len(single) == 1 else 'are'} not ranked" if single else "",
+        _below(data, best),
+        _against_base(data),
+    ]
+    return "; ".join(filter(None, parts)) + "."
+
+
+def _run_of_compared(data: DataSet) -> int:
+    """How many of the paper's methods that learn task by task were run."""
+    run = {one.label for one in data.methods}
+    return sum(method_title(name) in run for name in COMPARED)
+
+
+def _below(data: DataSet, best: Entries) -> str:
+    own = data.method(OWN)
+    if own is None or own is best or not (gaps := differences(best, own)):
+        return ""
+    return f"{OWN} ({_mean(own):.1f} %) ends {statistics.fmean(gaps):.1f} points below {best.label} ({_evidence(gaps)})"
+
+
+def _against_base(data: DataSet) -> str:
+    own, base = data.method(OWN), data.method(BASE)
+    gaps = sorted(differences(own, base)) if own and base else []
+    if not gaps:
+        return ""
+    if gaps[0] > 0 or gaps[-1] < 0:
+        low, high = sorted(abs(gap) for gap in (gaps[0], gaps[-1]))
+        points = f"{low:.1f} to {high:.1f}" if len(gaps) > 1 else f"{low:.1f}"
+        side = "above" if gaps[0] > 0 else "below"
+        each = "each of " if len(gaps) > 1 else ""
+        return f"{OWN} ends {points} points {side} {BASE} with {each}{_seeds(gaps)} ({_evidence(gaps, seeds=False)})"
+    mean = statistics.fmean(gaps)
+    side = "above" if mean > 0 else "below"
+    return f"{OWN} ends {abs(mean):.1f} points {side} {BASE} on average, but not with every seed ({_evidence(gaps)})"
+
+
+def _seeds(gaps: Sequence[float]) -> str:
+    return f"{len(gaps)} seeds" if len(gaps) > 1 else "one seed"
+
+
+def _evidence(gaps: Sequence[float], *, seeds: bool = True) -> str:
+    """What a difference is worth by the paired t test."""
+    over = f" over {_seeds(gaps)}" if seeds else ""
+    if len(gaps) < 2:
+        return "one seed shows nothing about noise"
+    word = "significant" if significant(gaps) else "not significant"
+    return f"{word}{over}, p = {paired_t_p(gaps):.2g}"

@@ -12,7 +12,7 @@ from endocil.io.files import LOCK_FILE, Lock, lock, parse_json, read_csv
 from endocil.learning.events import read_events
 from endocil.methods import method_title
 from endocil.metrics.metrics import accuracy
-from endocil.model.predictions import read_run_predictions
+from endocil.model.prediction_files import read_run_predictions
 from endocil.runs.folder import RunFolder
 
 Event = Mapping[str, Any]

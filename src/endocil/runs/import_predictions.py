@@ -6,6 +6,7 @@ docs/referee.md has the format. No pickle is read, and what does not fit is refu
 
 import hashlib
 import importlib.metadata
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,22 +14,30 @@ from typing import Any
 
 import numpy as np
 import tomli_w
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from endocil.errors import DataError, FileFormatError, SettingsError
-from endocil.io.files import filling_folder, read_csv, read_whole, write_atomically, write_csv, write_json
-from endocil.io.npz import read_npz
-from endocil.metrics.metrics import summarise
-from endocil.metrics.transfer import class_tasks
-from endocil.model.predictions import (
+from endocil.io.files import (
+    LARGEST,
+    filling_folder,
+    read_csv,
+    read_whole,
+    refuse_special,
+    write_atomically,
+    write_csv,
+    write_json,
+)
+from endocil.metrics.metrics import class_tasks, summarise
+from endocil.model.prediction_files import (
     DISTANCE,
     SCORE,
-    Predictions,
     PredictionTable,
     predictions_in_order,
     read_table,
     write_predictions,
 )
+from endocil.model.predictions import Predictions
 from endocil.runs.folder import IMPORTED, SPLIT_HEADER, RunFolder
 from endocil.runs.records import read_run
 
@@ -271,3 +280,38 @@ def _notes(table: PredictionTable, origin: Origin) -> list[str]:
     if "image" not in table.cells:
         notes.append(f"{origin.method}: the images have no names; rows at the same place are taken for the same image.")
     return notes
+
+
+# --- arrays of an .npz file, read without pickle: each is compared with what the file holds before memory is taken
+
+
+_DAMAGED = (OSError, ValueError, EOFError, KeyError, RuntimeError, NotImplementedError, zipfile.BadZipFile)
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """Name -> array, of numbers and text alone; objects, which are pickles, are refused."""
+    try:
+        refuse_special(path)
+        with zipfile.ZipFile(path) as file:
+            entries = file.infolist()
+            if (size := sum(entry.file_size for entry in entries)) > LARGEST:
+                raise ValueError(f"{size:,} bytes unpacked; at most {LARGEST:,} are accepted")
+            return {entry.filename.removesuffix(".npy"): _array(file, entry) for entry in entries}
+    except _DAMAGED as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise FileFormatError(f"{path} cannot be read as .npz: {reason}") from error
+
+
+def _array(file: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
+    with file.open(entry) as stream:
+        version = npy.read_magic(stream)
+        read_header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}.get(version)
+        if read_header is None:
+            raise ValueError(f"{entry.filename} is of version {version}; save it with numpy.savez")
+        shape, fortran, dtype = read_header(stream)
+        if dtype.kind not in "biufU":
+            raise ValueError(f"{entry.filename} holds {dtype}; expected numbers or text, no objects (pickles)")
+        if (claimed := dtype.itemsize * int(np.prod(shape, dtype=object))) != (left := entry.file_size - stream.tell()):
+            raise ValueError(f"{entry.filename} claims {claimed:,} bytes and holds {left:,}")
+        values = np.frombuffer(stream.read(), dtype)
+    return values.reshape(shape, order="F" if fortran else "C")

@@ -8,7 +8,6 @@ import json
 import re
 import time
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
@@ -151,6 +150,7 @@ def settings_text(root: Path, look: Look, choice: Choice) -> str:
     learned = [name for name, n in look.counts if n >= MINIMUM]
     minimum = MINIMUM if len(learned) >= LEAST_CLASSES else 1
     small = [f"{name} ({n})" for name, n in look.counts if n < minimum]
+    by = "first folder on the way to an image" if look.class_from == "first" else "folder that holds the image"
     lines = [
         f"# Settings for {look.images:,} images of {len(look.counts)} classes, written by 'endocil init'.",
         "# Every setting is explained in docs/settings.md. 'endocil check' says what a run would do.",
@@ -158,7 +158,7 @@ def settings_text(root: Path, look: Look, choice: Choice) -> str:
         "[data]",
         'name = "folder"',
         f"root = {_quoted(str(root.resolve()))}",
-        f'class_from = "{look.class_from}"  # the class is the {_class_words(look.class_from)}',
+        f'class_from = "{look.class_from}"  # the class is the {by}',
         f"size = {choice.size}  # pixels along a side of what the network sees; most images have {look.sizes[0][0]}",
     ]
     if look.unreadable:
@@ -169,10 +169,6 @@ def settings_text(root: Path, look: Look, choice: Choice) -> str:
     lines += _split_lines(look)
     lines += ["", *_method_lines(choice)]
     return "\n".join(lines) + "\n"
-
-
-def _class_words(class_from: ClassFrom) -> str:
-    return "first folder on the way to an image" if class_from == "first" else "folder that holds the image"
 
 
 def _split_lines(look: Look) -> list[str]:
@@ -213,7 +209,7 @@ def _method_lines(choice: Choice) -> list[str]:
         "",
         "[train]",
         f"epochs = {choice.epochs}  # {time_words}",
-        f"milestones = {[max(1, choice.epochs // 2), max(2, choice.epochs * 4 // 5)]}",
+        "milestones = [0.5, 0.8]  # shares of the epochs after which the learning rate falls",
     ]
 
 
@@ -235,16 +231,12 @@ def described(look: Look, choice: Choice) -> list[str]:
         lines.append(f"groups: {look.grouping[2]:,}, by {look.grouping[0]}; please check")
     if look.unreadable:
         lines.append(f"unreadable: {look.unreadable:,} files, which will be left out")
-    few = [name for name, n in look.counts if n < 50]
-    if few:
-        lines.append(f"few images: {_some(few)} below 50; results on them will have wide intervals")
+    if few := [printable(name) for name, n in look.counts if n < 50]:
+        more = f" and {len(few) - 5} more" if len(few) > 5 else ""
+        lines.append(f"few images: {', '.join(few[:5])}{more} below 50; results on them will have wide intervals")
     how = f"{PRETRAINED}, pretrained and frozen" if choice.pretrained else f"ResNet-18, {choice.epochs} epochs"
     lines.append(f"proposed: {how}, {choice.size} px, about {duration(choice.seconds)} on this machine")
     return lines
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(map(printable, names[:5])) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _quoted(text: str) -> str:

@@ -8,42 +8,20 @@ from numpy.typing import NDArray
 
 from endocil.errors import DataError, FileFormatError
 from endocil.io.files import read_csv
-from endocil.metrics.statistics import Bools, Indices, Measure, Resampling, accuracy_measure, combined, macro_f1_measure
-from endocil.metrics.transfer import class_tasks, task_aware_correct, top_correct
-from endocil.model.predictions import Head, Predictions, read_run_predictions
+from endocil.metrics.metrics import class_tasks, task_aware_correct, top_correct
+from endocil.metrics.statistics import (
+    Bools,
+    CommonTestSet,
+    Indices,
+    Measure,
+    accuracy_measure,
+    combined,
+    macro_f1_measure,
+    units_of,
+)
+from endocil.model.prediction_files import read_run_predictions
+from endocil.model.predictions import Head, Predictions
 from endocil.runs.records import RunRecord
-
-
-@dataclass(frozen=True, eq=False)
-class CommonTestSet:
-    """The test images that all runs predicted after their last task, sorted by name."""
-
-    images: tuple[str, ...]
-    classes: tuple[str, ...]  # sorted
-    labels: Indices  # (N,) into classes
-    units: Indices  # (N,) images of a group share one
-    sources: tuple[str, ...]
-
-    @property
-    def grouped(self) -> bool:
-        return int(self.units.max()) + 1 < len(self.images)
-
-    def resampling(self, metric: str, resamples: int) -> Resampling:
-        """Macro F1 and forgetting are means over fixed classes and tasks, so their resamples keep the classes' sizes:
-        without that a rare class may vanish and count as 0. For accuracy the mixture of classes is chance, too."""
-        strata = None if metric.startswith("acc") else self._strata()
-        return Resampling(self.units, strata, resamples)
-
-    def _strata(self) -> Indices:
-        """The class of each unit; the most frequent one where a group has several."""
-        counts = np.zeros((int(self.units.max()) + 1, len(self.classes)), dtype=np.int64)
-        np.add.at(counts, (self.units, self.labels), 1)
-        return np.asarray(counts.argmax(axis=1))
-
-    def describe(self) -> str:
-        """942 test images, or 942 test images in 310 groups."""
-        groups = f" in {int(self.units.max()) + 1:,} groups, drawn whole" if self.grouped else ""
-        return f"{len(self.images):,} test images{groups}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,31 +46,24 @@ class PairedPredictions:
         if metric in ("af", "bwt"):
             return self._forgetting(1 if metric == "af" else -1)
         kind, _, when = metric.rpartition("_")
-        one = {"acc": self._accuracy, "f1": self._f1, "top5": self._top5, "task_aware": self._task_aware}[kind]
         if when == "last":
-            return one(n_tasks - 1)
-        return combined([(1 / n_tasks, one(t)) for t in range(n_tasks)])
+            return self._after(n_tasks - 1, kind)
+        return combined([(1 / n_tasks, self._after(t, kind)) for t in range(n_tasks)])
 
     def accuracy_on(self, counted: Bools) -> Measure:
         """After the last task, on some of the images."""
         return accuracy_measure(self.correct[-1], counted)
 
-    def _accuracy(self, t: int) -> Measure:
-        return accuracy_measure(self.correct[t], self.predicted[t] >= 0)
-
-    def _f1(self, t: int) -> Measure:
+    def _after(self, t: int, kind: str) -> Measure:
+        """Macro F1, or a kind of accuracy, on the classes seen after task t."""
+        if kind != "f1":
+            correct = {"acc": self.correct, "top5": self.top5, "task_aware": self.task_aware}[kind]
+            assert correct is not None
+            return accuracy_measure(correct[t], self.predicted[t] >= 0)
         place = np.zeros(len(self.test_set.classes), dtype=np.int64)
         place[self.seen[t]] = np.arange(len(self.seen[t]))
         labels, predicted = place[self.test_set.labels], place[np.maximum(self.predicted[t], 0)]
         return macro_f1_measure(labels, predicted, len(self.seen[t]), self.predicted[t] >= 0)
-
-    def _top5(self, t: int) -> Measure:
-        assert self.top5 is not None
-        return accuracy_measure(self.top5[t], self.predicted[t] >= 0)
-
-    def _task_aware(self, t: int) -> Measure:
-        assert self.task_aware is not None
-        return accuracy_measure(self.task_aware[t], self.predicted[t] >= 0)
 
     def forward_transfer(self, references: Sequence["PairedPredictions"]) -> Measure:
         """Over the tasks but the first: task-aware accuracy just after each minus the mean of runs of one task."""
@@ -174,12 +145,6 @@ def _common_test_set(p: Predictions, groups: dict[str, str]) -> CommonTestSet:
     place = np.array([classes.index(name) for name in p.classes])
     units = units_of(images, [groups.get(image, "") for image in images])
     return CommonTestSet(images, classes, place[p.labels[order]], units, tuple(p.sources[row] for row in order))
-
-
-def units_of(images: Sequence[str], groups: Sequence[str]) -> Indices:
-    """Images of a group form one unit; an image without a group is a unit of its own."""
-    names = [f"group {group}" if group else f"image {image}" for image, group in zip(images, groups, strict=True)]
-    return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
 def _paired(

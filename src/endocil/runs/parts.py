@@ -10,16 +10,18 @@ from endocil.data.augment import Augmentation
 from endocil.data.batches import ImageSet
 from endocil.data.cache import Images, Progress, load_images
 from endocil.data.near_duplicates import near_duplicate_groups
-from endocil.data.protocols import blurry, few_shot, long_tail
 from endocil.data.resize import prepared
 from endocil.data.scenario import (
     Scenario,
     Task,
     arrival_order,
     arriving_scenario,
+    blurry,
     build_scenario,
     by_source,
+    few_shot,
     keep_classes,
+    long_tail,
 )
 from endocil.data.splits import Folds, by_file, by_given, by_group, by_image, grouped_by_file, grouped_by_pattern
 from endocil.data.table import ImageTable

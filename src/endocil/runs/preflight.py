@@ -27,8 +27,8 @@ from endocil.methods import METHODS, method_title
 from endocil.methods.base import Method, Phase, TaskData
 from endocil.model.new_images import refuse_unfit_names
 from endocil.networks import compile_backbones
-from endocil.runs import tensorboard, wandb
 from endocil.runs.parts import Parts, assemble
+from endocil.runs.trackers import refuse_missing_package
 from endocil.settings.settings import Settings
 
 Plan = Sequence[tuple[Task, tuple[Phase, ...]]]  # the phases that each task will train
@@ -57,9 +57,9 @@ def refuse_missing_resources(settings: Settings) -> None:
     """The device, package and folder that the settings ask for: checked before an image is read."""
     one_device(settings.run.accelerator)
     if settings.run.tensorboard:
-        tensorboard.refuse_missing_package()
+        refuse_missing_package("tensorboard")
     if settings.run.wandb:
-        wandb.refuse_missing_package()
+        refuse_missing_package("wandb")
     if settings.run.first_tasks is not None:
         path = Path(settings.run.first_tasks).expanduser()
         existing = next(one for one in (path, *path.absolute().parents) if one.exists())
@@ -69,9 +69,15 @@ def refuse_missing_resources(settings: Settings) -> None:
 
 def preflight(parts: Parts) -> Preflight:
     """The checks that cost nothing; `estimate` adds time and memory by trying a few steps."""
+    planned, problems = plan_and_problems(parts)
+    return Preflight(tuple(_facts(parts, planned)), tuple(_remarks(parts)), tuple(problems))
+
+
+def plan_and_problems(parts: Parts) -> tuple[Plan, list[str]]:
+    """What each task will train, and what cannot work."""
     unable = [*parts.method.problems(len(parts.images.table.classes)), *_known_classes_alone(parts)]
     planned = [] if unable else [*plan(parts)]  # the plan grows the method, which may be too large for the memory
-    return Preflight(tuple(_facts(parts, planned)), tuple(_remarks(parts)), (*unable, *problems(parts, planned)))
+    return planned, [*unable, *_problems(parts, planned)]
 
 
 def _facts(parts: Parts, planned: Plan) -> Iterator[str]:
@@ -156,9 +162,10 @@ def _known_classes_alone(parts: Parts) -> list[str]:
     ]
 
 
-def problems(parts: Parts, planned: Plan) -> list[str]:
+def _problems(parts: Parts, planned: Plan) -> list[str]:
     first = parts.scenario.tasks[0]
-    reasons = schedule_problems(phase for _, phases in planned for phase in phases)
+    trained = [phase for _, phases in planned for phase in phases]
+    reasons = [*schedule_problems(trained), *_unfit(trained, parts.settings)]
     if first.n_new == 1:
         reasons.append(
             "the first task has one class, and a single class cannot be learned; "
@@ -202,6 +209,18 @@ def schedule_problems(phases: Iterable[Phase]) -> list[str]:
                 f"never fall; give shares of the epochs, such as train.milestones=[0.5,0.7], or earlier epochs"
             )
     return [*by_length.values()]
+
+
+def _unfit(phases: Iterable[Phase], settings: Settings) -> Iterator[str]:
+    """What phases of any task ask for that does not go with the settings, once each."""
+    told = set[str]()
+    for phase in phases:
+        try:
+            refuse_unfit(phase, accumulate=settings.train.accumulate, mixup=settings.train.mixup)
+        except SettingsError as error:
+            if str(error) not in told:
+                yield str(error)
+            told.add(str(error))
 
 
 # --- what will be trained
@@ -269,6 +288,25 @@ def estimate(parts: Parts) -> tuple[str, str]:
     return time_needed, memory
 
 
+def refuse_wrong_numbers(parts: Parts) -> None:
+    """With 16 bits or compiled: the comparison with float32 that a run makes before its first step, on a trial."""
+    train = parts.settings.train
+    if train.precision == "32" and not train.compile:
+        return
+    torch.set_num_threads(parts.settings.run.threads or torch.get_num_threads())
+    with explaining_compiler_errors():
+        method, phases = trial(parts)
+        for phase in phases:
+            with only_training(method, (*phase.train, phase.gradients)):
+                _compare(parts.settings, method, phase)
+
+
+def _compare(settings: Settings, method: Method, phase: Phase) -> None:
+    fabric, train = one_device(method.device.type), settings.train
+    phase.gradients.to(method.device)
+    compare_with_float32(phase, method, 0, ("estimate",), fabric, Precision(train.precision), train.accumulate)
+
+
 def trial(parts: Parts) -> tuple[Method, tuple[Phase, ...]]:
     """A copy of the method on the run's device, grown to the middle of its tasks, and its phases there; if it has
     none, the first task that trains."""
@@ -296,9 +334,8 @@ def speed(settings: Settings, method: Method, phase: Phase, seconds: float) -> f
     images, began = 0, time.perf_counter()
     fabric, train = one_device(device.type), settings.train
     precision = Precision(train.precision)
-    phase.gradients.to(device)
     with only_training(method, (*phase.train, phase.gradients)):
-        compare_with_float32(phase, method, 0, ("estimate",), fabric, precision, train.accumulate)
+        _compare(settings, method, phase)
         optimizer = optimizer_of(phase)
         for turn in range(20):
             batch = batches[turn % len(batches)]

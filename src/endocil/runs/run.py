@@ -29,12 +29,12 @@ from endocil.learning.parallel import learning_on, on_rank_zero
 from endocil.metrics.metrics import summarise
 from endocil.model.model import Model
 from endocil.model.new_images import NewTask
-from endocil.model.predictions import Predictions, read_run_predictions, write_predictions
+from endocil.model.prediction_files import read_run_predictions, write_predictions
+from endocil.model.predictions import Predictions
 from endocil.runs.folder import RunFolder, new_folder
 from endocil.runs.parts import Parts, assemble, with_run_settings
 from endocil.runs.preflight import check_run, image_passes
-from endocil.runs.tensorboard import for_tensorboard
-from endocil.runs.wandb import for_wandb
+from endocil.runs.trackers import tracked
 from endocil.settings.settings import Settings, load_settings
 
 if TYPE_CHECKING:
@@ -140,11 +140,9 @@ def _learn_tasks(
     model = Model(settings, parts.method, parts.memory, name=run_folder.path.resolve().name)
     start = checkpoint.position if checkpoint else Position()
     chosen = settings.run
-    with (
-        for_tensorboard(run_folder, show, enabled=first and chosen.tensorboard) as shown,
-        for_wandb(run_folder, shown, enabled=first and chosen.wandb) as shown_everywhere,
-    ):
-        journal = Journal(run_folder.events, shown_everywhere, silent=not first)
+    trackers = {"tensorboard": first and chosen.tensorboard, "wandb": first and chosen.wandb}
+    with tracked(run_folder, show, **trackers) as shown:
+        journal = Journal(run_folder.events, shown, silent=not first)
         past = journal.cut_back(checkpoint.events if checkpoint else 0)
         done = sum(event.get("images", 0) for event in past)
         journal.show({"event": "plan", "images": image_passes(parts).total(), "done": done})

@@ -12,10 +12,9 @@ from PIL import Image
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from endocil.data.black_frame import find_view
 from endocil.data.decode import BILINEAR, decode, decode_whole, refuse_large, tile_size
 from endocil.data.dicom import DicomFrame
-from endocil.data.resize import pad
+from endocil.data.resize import find_view, pad
 from endocil.model.manifest import Preprocessing
 from endocil.serve.guard import Limits
 from endocil.serve.schemas import ApiError, busy, too_large

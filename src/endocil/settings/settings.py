@@ -229,7 +229,10 @@ def load_settings(source: str | Path | Mapping[str, Any] | Settings, overrides: 
         values = dict(source) if isinstance(source, Mapping) else _read(source)
     for override in overrides:
         values = apply_override(values, override)
-    return _validated(values)
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        raise SettingsError("; ".join(_problem(details) for details in error.errors()[:3])) from None
 
 
 def _read(source: str | Path) -> dict[str, Any]:
@@ -244,13 +247,6 @@ def _read(source: str | Path) -> dict[str, Any]:
         return parse_toml(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"settings {source} are not valid TOML: {error}") from error
-
-
-def _validated(values: Mapping[str, Any]) -> Settings:
-    try:
-        return Settings.model_validate(values)
-    except ValidationError as error:
-        raise SettingsError("; ".join(_problem(details) for details in error.errors()[:3])) from None
 
 
 def _problem(details: Any) -> str:

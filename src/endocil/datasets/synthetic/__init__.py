@@ -13,9 +13,10 @@ from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from PIL import Image, ImageDraw, ImageFont
 
-from endocil.data.cache import Progress
+from endocil.data.cache import Images, Progress
 from endocil.data.lists import Row, table_of
 from endocil.data.table import ImageTable, UnreadableImageError
 from endocil.datasets.synthetic.classes import CLASSES, FINDINGS, add_debris
@@ -32,7 +33,7 @@ from endocil.datasets.synthetic.scene import (
 from endocil.errors import ResourceError, SettingsError
 from endocil.io.files import filling_folder
 
-__all__ = ["CLASSES", "DEVICES", "SyntheticReader", "contact_sheet", "load", "render", "write_folder"]
+__all__ = ["CLASSES", "DEVICES", "SyntheticReader", "contact_sheet", "load", "render", "small_images", "write_folder"]
 
 RENDERER_VERSION = 1
 IMAGES_PER_PATIENT = 4
@@ -136,3 +137,14 @@ def contact_sheet(seed: int, size: int, per_class: int) -> Image.Image:
             image = Image.fromarray(render(seed, name, patient * IMAGES_PER_PATIENT, size))
             sheet.paste(image, (names_width + column * (size + _GAP), top))
     return sheet
+
+
+def small_images(counts: Sequence[int], size: int) -> Images:
+    """So many images of each class, of size x size pixels, in memory: no file, no cache. For checks of methods."""
+    labels = np.repeat(np.arange(len(counts)), counts)
+    kinds = sorted(CLASSES)[: len(counts)]
+    pixels = np.stack([render(0, kinds[label], i, size) for i, label in enumerate(labels)])
+    ids = tuple(f"{kinds[label]}/{i:03d}" for i, label in enumerate(labels))
+    unknown = ("",) * len(labels)
+    table = ImageTable(ids, labels, tuple(kinds), SyntheticReader(0), groups=unknown, sources=unknown)
+    return Images(table, torch.from_numpy(pixels), torch.arange(len(labels)), ())

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from scipy.special import softmax
 
-from endocil.metrics.reliability import Bin, expected_error, reliability
+from endocil.metrics.statistics import Bin, expected_error, reliability
 from endocil.reports.figures.material import (
     Drawings,
     Experiment,

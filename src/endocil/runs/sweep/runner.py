@@ -26,7 +26,7 @@ from endocil.methods import method_class
 from endocil.runs.folder import RunFolder
 from endocil.runs.follow import TaskSize, state_of, task_sizes
 from endocil.runs.parts import assemble, images_and_scenario, with_run_settings
-from endocil.runs.preflight import plan, problems, refuse_missing_resources
+from endocil.runs.preflight import plan_and_problems, refuse_missing_resources, refuse_wrong_numbers
 from endocil.runs.records import RunRecord, read_run
 from endocil.runs.sweep.executors import Job, Outcome, default_workers, run_locally, run_on_ray
 from endocil.runs.sweep.plan import PlannedRun, runs_by, table_names
@@ -274,8 +274,11 @@ def check_runs(folder: SweepFolder, runs: Sequence[PlannedRun], execution: Execu
 
     def settings_of(one: PlannedRun) -> Settings:
         settings = folder.settings(one, share_first_task=execution.share_first_task)
-        # a machine of Ray may have devices that this one lacks
-        return settings if execution.ray is None else with_run_settings(settings, accelerator="cpu")
+        if execution.ray is None:
+            return settings
+        # a machine of Ray may have devices that this one lacks, and other kernels
+        plain = settings.train.model_copy(update={"precision": "32", "compile": False})
+        return with_run_settings(settings.model_copy(update={"train": plain}), accelerator="cpu")
 
     left = folder.unfinished(runs)
     if not left:
@@ -354,6 +357,9 @@ def _problems_of(settings: Settings, data: Data | None) -> list[str]:
             build_learning(settings)
             return []
         parts = assemble(settings, data=data)
-        return problems(parts, [*plan(parts)])
+        _, problems = plan_and_problems(parts)
+        if not problems:
+            refuse_wrong_numbers(parts)
+        return problems
     except EndocilError as error:
         return [str(error)]

@@ -1,46 +1,67 @@
-"""A run for TensorBoard: event files below RUN/tensorboard, made from events.jsonl and the predictions.
+"""A run for TensorBoard and for Weights & Biases: scalars made from events.jsonl and the predictions.
 
-A resumed run writes them again from the events up to its checkpoint, so they are those of a run that was never stopped.
+TensorBoard's event files lie below RUN/tensorboard. A resumed run writes them again from the events up to its
+checkpoint, so they are those of a run that was never stopped.
+
+Weights & Biases gets the same scalars (`run.wandb`). Numbers, names of classes and settings without folders are logged;
+no image and no name of one. WANDB_MODE=offline keeps all in RUN/wandb. A resumed run is a new one there, which begins
+with the events up to the checkpoint.
 """
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from endocil.errors import ResourceError
+from endocil.io.files import portable
 from endocil.learning.events import Show, read_events
 from endocil.metrics.metrics import summarise
-from endocil.model.predictions import HEADS, read_run_predictions
+from endocil.model.prediction_files import read_run_predictions
+from endocil.model.predictions import HEADS
+from endocil.runs.experiments import data_title, label
 from endocil.runs.folder import RunFolder
 
 POSITION_KEYS = {"task", "epoch", "epochs", "images", "seconds", "shared"}  # of an epoch: not measurements
+BY_EPOCH = ("loss", "epoch/")  # how tags begin whose steps are epochs; those of the others are tasks
 
 
-def refuse_missing_package() -> None:
+def refuse_missing_package(name: Literal["tensorboard", "wandb"]) -> None:
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read at the import: its crashes are not reported unasked
     try:
-        import tensorboard  # noqa: F401
+        import_module(name)
     except ImportError as error:
-        raise ResourceError(
-            "run.tensorboard needs the package tensorboard: pip install 'endocil[tensorboard]'"
-        ) from error
+        raise ResourceError(f"run.{name} needs the package {name}: pip install 'endocil[{name}]'") from error
 
 
 @contextmanager
-def for_tensorboard(here: RunFolder, show: Show, *, enabled: bool) -> Iterator[Show]:
-    """`show` that, if enabled, writes event files too. Of several processes that learn together, one does it."""
-    if not enabled:
-        yield show
-        return
-    refuse_missing_package()
-    with tracked(Tracker(here, lambda: _event_files(here)), show) as shown:
-        yield shown
+def tracked(here: RunFolder, show: Show, *, tensorboard: bool, wandb: bool) -> Iterator[Show]:
+    """`show` that hands each event to the trackers too. Of several processes that learn together, one does it."""
+    trackers = []
+    if tensorboard:
+        refuse_missing_package("tensorboard")
+        trackers.append(Tracker(here, lambda: _event_files(here)))
+    if wandb:
+        refuse_missing_package("wandb")
+        trackers.append(Tracker(here, lambda: WandbWriter(here)))
+
+    def show_and_track(record: dict[str, Any]) -> None:
+        show(record)
+        for tracker in trackers:
+            tracker(record)
+
+    with ExitStack() as stack:
+        for tracker in trackers:
+            stack.enter_context(closing(tracker))
+        yield show_and_track
 
 
 def write_tensorboard(here: RunFolder) -> Path:
     """The event files of a run, finished or not, as far as it is."""
-    refuse_missing_package()
+    refuse_missing_package("tensorboard")
     with closing(Tracker(here, lambda: _event_files(here))) as tracker:
         tracker.begin()
     return here.path / "tensorboard"
@@ -61,18 +82,6 @@ class Writer(Protocol):
     def add_scalar(self, tag: str, value: float, step: int, seconds: float, /) -> None: ...
     def flush(self) -> None: ...
     def close(self) -> None: ...
-
-
-@contextmanager
-def tracked(tracker: "Tracker", show: Show) -> Iterator[Show]:
-    """`show` that hands each event to the tracker too."""
-    with closing(tracker):
-
-        def show_and_track(record: dict[str, Any]) -> None:
-            show(record)
-            tracker(record)
-
-        yield show_and_track
 
 
 class Tracker:
@@ -146,3 +155,44 @@ class Tracker:
     def _write(self, tag: str, value: float | None, step: int) -> None:
         if value is not None and self.writer is not None:  # a class without images, a task with nothing to forget
             self.writer.add_scalar(tag, value, step, self.began + self.seconds)
+
+
+class WandbWriter:
+    """One run at Weights & Biases, named after the folder; seeds of an experiment are a group."""
+
+    def __init__(self, here: RunFolder) -> None:
+        import wandb
+
+        settings = here.settings.model_dump(mode="json", exclude_none=True)
+        # nothing of this machine: no output, code, host, user or command line
+        quiet = wandb.Settings(
+            console="off", disable_git=True, disable_code=True, x_disable_meta=True, x_disable_stats=True
+        )
+        try:
+            self.run = wandb.init(
+                dir=here.path,
+                name=here.path.resolve().name,
+                group=f"{data_title(settings)}: {label(settings)}",
+                config=portable(settings),
+                settings=quiet,
+            )
+        except wandb.Error as error:
+            reason = " ".join(str(error).split())
+            raise ResourceError(
+                f"Weights & Biases cannot be reached or used: {reason}; log in with 'wandb login', set "
+                f"WANDB_MODE=offline, or leave run.wandb out"
+            ) from error
+        self.known: set[str] = set()
+
+    def add_scalar(self, tag: str, value: float, step: int, seconds: float, /) -> None:
+        axis = "epoch" if tag.startswith(BY_EPOCH) else "task"
+        if tag not in self.known:
+            self.known.add(tag)
+            self.run.define_metric(tag, step_metric=axis)
+        self.run.log({tag: value, axis: step})
+
+    def flush(self) -> None:
+        """It sends by itself."""
+
+    def close(self) -> None:
+        self.run.finish()
