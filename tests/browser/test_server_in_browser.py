@@ -680,6 +680,8 @@ def test_the_documentation_lists_every_operation(opened: Opened) -> None:
     assert DISCLAIMER in page.inner_text("header")
     assert page.locator("#runs-link").is_hidden()  # this server has none
     assert "TOKEN" not in page.inner_text("#operations")
+    assert "`" not in page.inner_text("#operations")
+    assert "The most probable class if it is not given." in page.inner_text("#operations")
     shot(page, "docs")
 
 
