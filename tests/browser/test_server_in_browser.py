@@ -365,6 +365,24 @@ def test_results_are_saved_as_csv(opened: Opened) -> None:
     assert len(rows[0]["digest"]) == 64
 
 
+def test_the_prediction_set_is_shown_and_saved(opened: Opened) -> None:
+    page = opened()
+
+    def with_set(route: "Route") -> None:
+        answer = route.fetch()
+        body = answer.json()
+        for prediction in (one for image in body["images"] for one in image["predictions"]):
+            prediction["prediction_set"] = ["polyp", "z-line"]
+        route.fulfill(response=answer, json=body)
+
+    page.route("**/predict*", with_set)
+    give(page, ("polyp.png", POLYP))
+    answered(page, 1)
+    assert "Not excluded at a coverage of 90 %: polyp, z-line" in page.inner_text("#results")
+    (row,) = csv_rows(page)
+    assert (row["prediction_set"], row["coverage"]) == ("polyp | z-line", "0.9")
+
+
 def test_names_are_text_whatever_they_look_like(opened: Opened) -> None:
     page = opened()
     give(page, ("<img src=x onerror=alert(1)>.png", POLYP))
@@ -662,6 +680,8 @@ def test_the_documentation_lists_every_operation(opened: Opened) -> None:
     assert DISCLAIMER in page.inner_text("header")
     assert page.locator("#runs-link").is_hidden()  # this server has none
     assert "TOKEN" not in page.inner_text("#operations")
+    assert "`" not in page.inner_text("#operations")
+    assert "The most probable class if it is not given." in page.inner_text("#operations")
     shot(page, "docs")
 
 

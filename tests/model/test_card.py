@@ -55,6 +55,8 @@ def test_the_verdict_of_the_gate_is_on_the_card() -> None:
     text = card_of(gated(untrained())).text()
     assert "Gate: passed on 2026-02-03 by gate.toml (cccccccc), on 120 images of test-images" in text
     assert "in place of first, version 1 (bbbbbbbb)" in text
+    assert "Measured by its release gate alone" in text
+    assert "Not tested" not in text
 
 
 def test_groups_of_one_image_each_are_counted_and_not_listed() -> None:

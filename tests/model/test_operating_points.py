@@ -147,5 +147,9 @@ def test_predict_writes_decision_set_truth_model_and_time(tmp_path: Path) -> Non
     said = Model.load(tmp_path / "model.endocil").predict(tmp_path / "list.csv")
     assert [row["prediction_set"] for row in rows] == [" | ".join(own) for own in said.prediction_sets(0.8)]
     assert [row["decision"] for row in rows] == [" | ".join(own) for own in said.decisions({"b": 0.9})]
+    (tmp_path / "0.png").unlink()
+    (tmp_path / "1.png").unlink()
+    refused = endocil(*typed, "--force", "--sensitivity", "b=0.99")  # before the images are read
+    assert "are too few for a sensitivity of 0.99" in refused.stderr
     refused = endocil(*typed, "--force", "--sensitivity", "b")
     assert "--sensitivity b: expected CLASS=SHARE between 0 and 1" in refused.stderr

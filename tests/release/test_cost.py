@@ -62,6 +62,7 @@ def test_known_classes_of_a_new_device_are_learned_and_told_by_source(first: Pat
     done = endocil("learn", first, listing, "-o", tmp_path / "out.endocil", "--train", "heads")
     assert done.returncode == 0, done.stderr
     assert "task 2: a 6+4 (known), b 6+4 (known)" in done.stdout
+    assert "task 2: no new class; 12 new images" in done.stdout
     assert "on 16 held-out images, recall before -> after in percent" in done.stdout
     assert "source A, accuracy: " in done.stdout
     assert "source B, accuracy: " in done.stdout
@@ -87,6 +88,7 @@ def test_a_gate_that_refuses_writes_nothing_and_says_why(first: Path, tmp_path: 
     assert done.returncode == 1
     assert "REFUSED: 1 of " in done.stderr
     assert "sensitivity (c)" in done.stderr
+    assert "These are held-out images; " in done.stderr
     assert "is not written" in done.stderr
     assert sorted(tmp_path.iterdir()) == before
     harmless = Rules.model_validate({"overall": {"largest_loss_of_accuracy": 100.0}})

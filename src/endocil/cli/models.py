@@ -62,6 +62,7 @@ def predict(
     from endocil.data.resize import original_of
     from endocil.model.gradcam import draw
     from endocil.model.model import Model
+    from endocil.model.operating_points import operating_point
     from endocil.model.prediction_files import Decided, write_prediction_list
 
     required = _required_sensitivities(sensitivity or ())
@@ -69,6 +70,9 @@ def predict(
         raise SettingsError(f"--coverage is {coverage:g}; expected a share between 0 and 1, such as 0.9")
     began = datetime.now(UTC).isoformat(timespec="seconds")
     loaded = Model.load(model, trust=trust)
+    if loaded.calibration is not None and loaded.calibration.scores is not None:
+        for name, share in required.items():  # refused before all images are predicted
+            operating_point(loaded.calibration.scores, name, share)
     inputs = loaded.inputs(images[0] if len(images) == 1 else images)
     refuse_overwriting(output, [model, *images, *inputs.files])
     refuse_existing(output, force=force)

@@ -107,7 +107,7 @@ class Display:
             self.bar.update(self.row, total=self.total, completed=self.done)
 
     def _on_task(self, record: dict[str, Any]) -> None:
-        classes = ", ".join(record["classes"])
+        classes = ", ".join(record["classes"]) or "no new class"
         self._print(
             f"{self.name}  task {record['task'] + 1}: {classes}; {record['new']:,} new images, "
             f"{record['exemplars']:,} exemplars"

@@ -123,6 +123,8 @@ def _identity(file: ModelFile) -> Section:
 
 
 def _results(manifest: Manifest) -> Section:
+    if manifest.metrics is None and manifest.gate is not None:
+        return Section("Results", ("Measured by its release gate alone (see Release).",))
     if manifest.metrics is None:
         return Section("Results", (f"{UNTESTED[0].upper()}{UNTESTED[1:]}.",))
     found = manifest.metrics

@@ -133,7 +133,7 @@ def learn(
         if rules is not None and cost is not None and not (verdict := judge(rules, cost.comparison)).passed:
             failed = [f"{each.about or 'all images'}: {each.explanation}" for each in verdict.checks if not each.passed]
             folder.remove()
-            raise RefusedError(f"{verdict.line} {'; '.join(failed)}. {place} is not written, on held-out images")
+            raise RefusedError(f"{verdict.line} {'; '.join(failed)}. These are held-out images; {place} is not written")
         refuse_existing(place)  # another process may have been first
         model.save(place)
         folder.remove()

@@ -31,8 +31,10 @@ MEDIA_TYPES = {
     "svg": "image/svg+xml",
 }
 CODES = {400: "malformed", 404: "not-found", 405: "wrong-method"}
-ModelId = Annotated[str, Path(pattern="^model-[0-9]{1,4}$")]
-OptionalModelId = Annotated[str | None, Query(pattern="^model-[0-9]{1,4}$")]
+MODEL_ID = "^model-[0-9]{1,4}$"
+ModelId = Annotated[str, Path(pattern=MODEL_ID, description="Of a served model: model-1, model-2, ...")]
+OptionalModelId = Annotated[str | None, Query(pattern=MODEL_ID, description="The first model if it is not given.")]
+SecondModelId = Annotated[str | None, Query(pattern=MODEL_ID, description="A second model, for the same images.")]
 IMAGES = {
     "type": "array",
     "minItems": 1,
@@ -198,7 +200,11 @@ def router(service: Service, access: Access) -> APIRouter:
         responses={200: {"content": {"image/png": {}}}, **errors({404: "No such model or exemplar."})},
     )
     async def exemplar(
-        id: ModelId, digest: Annotated[str, Path(pattern="^[0-9a-f]{16}$")], row: Annotated[int, Path(ge=0, le=10**6)]
+        id: ModelId,
+        digest: Annotated[
+            str, Path(pattern="^[0-9a-f]{16}$", description="First 16 characters of the model's digest.")
+        ],
+        row: Annotated[int, Path(ge=0, le=10**6, description="Of the exemplar.")],
     ) -> Response:
         model = service.models.get(id)
         if not model.digest.startswith(digest):  # replaced meanwhile: its rows are other images
@@ -224,9 +230,9 @@ def router(service: Service, access: Access) -> APIRouter:
     async def predict(
         request: Request,
         model: OptionalModelId = None,
-        compare: OptionalModelId = None,
-        top: Annotated[int, Query(ge=1, le=100)] = 3,
-        nearest: Annotated[int, Query(ge=0, le=MAX_NEAREST)] = 3,
+        compare: SecondModelId = None,
+        top: Annotated[int, Query(ge=1, le=100, description="Number of classes.")] = 3,
+        nearest: Annotated[int, Query(ge=0, le=MAX_NEAREST, description="Number of nearest exemplars.")] = 3,
     ) -> schemas.PredictResponse:
         chosen = [service.models.get(model)]
         if compare is not None:
@@ -247,8 +253,7 @@ def router(service: Service, access: Access) -> APIRouter:
         description="The image in its own size, as PNG, with the evidence for `class_name` drawn over it, from red to "
         "yellow; without `class_name` for the most probable class. It shows where the network looked, not whether it "
         f"was right. The header {MODEL_HEADER} has the digest of the model; the PNG file has it and the class as text. "
-        "One image of a request; `frame` of a DICOM file, from 1 on. It needs a backward pass, so predictions of other "
-        "requests go first.",
+        "One image in a request. It needs a backward pass: predictions of other requests never wait for more than one.",
         openapi_extra={"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": ONE_IMAGE}}}},
         response_class=Response,
         responses={
@@ -272,8 +277,10 @@ def router(service: Service, access: Access) -> APIRouter:
     async def gradcam(
         request: Request,
         model: OptionalModelId = None,
-        class_name: Annotated[str | None, Query(max_length=1000)] = None,
-        frame: Annotated[int, Query(ge=1, le=10**6)] = 1,
+        class_name: Annotated[
+            str | None, Query(max_length=1000, description="The most probable class if it is not given.")
+        ] = None,
+        frame: Annotated[int, Query(ge=1, le=10**6, description="Of a DICOM file, from 1 on.")] = 1,
     ) -> Response:
         chosen = service.models.get(model)
         service.engine.check_capacity(1)

@@ -1,6 +1,6 @@
 // The results as a CSV file: one line for each image and model.
 const HEADER = ["image", "model", "digest", "class", "probability", "second", "second_probability", "third",
-  "third_probability", "calibrated", "out_of_distribution", "ood_score", "error", "disclaimer"];
+  "third_probability", "calibrated", "out_of_distribution", "ood_score", "prediction_set", "coverage", "error", "disclaimer"];
 
 // A spreadsheet would execute a cell that begins like a formula.
 function cell(value) {
@@ -10,11 +10,12 @@ function cell(value) {
 }
 
 function rowsOf(item, modelName, disclaimer) {
-  if (item.error) return [[item.name, ...Array(11).fill(""), item.error, disclaimer]];
+  if (item.error) return [[item.name, ...Array(13).fill(""), item.error, disclaimer]];
   return (item.predictions || []).map((prediction) => {
     const top = [0, 1, 2].map((i) => prediction.top[i] || { name: "", probability: "" });
     return [item.name, modelName(prediction), prediction.digest, ...top.flatMap((one) => [one.name, one.probability]),
-      prediction.calibrated, prediction.out_of_distribution, prediction.ood_score, "", disclaimer];
+      prediction.calibrated, prediction.out_of_distribution, prediction.ood_score, (prediction.prediction_set || []).join(" | "), prediction.prediction_set ? prediction.coverage : "",
+      "", disclaimer];
   });
 }
 

@@ -6,6 +6,7 @@ const HEALTH = "/health"; // needs no token
 const OUTPUT_FILES = { "image/png": "image.png", "text/html": "report.html" };
 
 const code = (text) => make("code", {}, text);
+const prose = (text) => make("span", {}, ...(text || "").split("`").map((part, i) => (i % 2 ? code(part) : part)));
 const scrolling = (element) => make("div", { className: "scroll" }, element);
 const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 const refName = (schema) => schema.$ref.split("/").pop();
@@ -91,12 +92,12 @@ function typeName(schema) {
 }
 
 function fieldTable(schema) {
-  const rows = Object.entries(schema.properties || {}).map(([name, field]) => [code(name), typeName(field), field.description || ""]);
+  const rows = Object.entries(schema.properties || {}).map(([name, field]) => [code(name), typeName(field), prose(field.description)]);
   return scrolling(table(["field", "type", "description"], rows));
 }
 
 function operationCard(verb, path, operation, schemas, values) {
-  const parameters = (operation.parameters || []).map((one) => [code(one.name), one.in, typeName(one.schema), one.required ? "yes" : "no"]);
+  const parameters = (operation.parameters || []).map((one) => [code(one.name), one.in, typeName(one.schema), one.required ? "yes" : "no", prose(one.description)]);
   const { 200: ok = {}, ...others } = operation.responses;
   const response = ok.content && ok.content["application/json"];
   const schema = response && (response.schema.$ref ? schemas[refName(response.schema)] : response.schema);
@@ -104,11 +105,11 @@ function operationCard(verb, path, operation, schemas, values) {
   return make("article", { className: "card" },
     make("h2", {}, make("span", { className: "verb" }, verb.toUpperCase()), " ", code(path)),
     make("p", {}, `${operation.summary}.`),
-    operation.description ? make("p", { className: "faint" }, operation.description) : null,
+    operation.description ? make("p", { className: "faint" }, prose(operation.description)) : null,
     make("pre", { tabIndex: 0 }, example(verb, path, operation, values)),
     path.endsWith("/session") ? null : tryForm(verb, path, operation, values),
     parameters.length ? make("h3", {}, "Parameters") : null,
-    parameters.length ? scrolling(table(["name", "in", "type", "required"], parameters)) : null,
+    parameters.length ? scrolling(table(["name", "in", "type", "required", "description"], parameters)) : null,
     schema ? make("h3", {}, "Response") : null,
     schema ? fieldTable(schema) : null,
     make("details", {}, make("summary", {}, "Errors"), scrolling(table(["status", "reason"], errors))));
@@ -116,7 +117,7 @@ function operationCard(verb, path, operation, schemas, values) {
 
 function schemaCard(name, schema) {
   return make("article", { className: "card" }, make("h2", {}, code(name)),
-    schema.description ? make("p", { className: "faint" }, schema.description) : null, fieldTable(schema));
+    schema.description ? make("p", { className: "faint" }, prose(schema.description)) : null, fieldTable(schema));
 }
 
 startTheme();

@@ -40,16 +40,21 @@ function properties(card) {
 }
 
 function classTable(card) {
-  const recalls = (softmax(card) || {}).recall || {};
-  const rows = card.classes.map((learned) => [learned.name, String(learned.task + 1), learned.images.toLocaleString("en"),
-    String(card.exemplars[learned.name]), recalls[learned.name] ? number(recalls[learned.name].value) : DASH]);
-  const headers = ["class", "task", "images", "exemplars", "recall,\u00a0%"];
-  return make("div", { className: "scroll" }, table(headers, rows, { numeric: [1, 2, 3, 4], rowHeaders: true }));
+  const recalls = (softmax(card) || {}).recall;
+  const columns = [ // columns without a value in any row are left out
+    ["class", (learned) => learned.name],
+    ["task", (learned) => String(learned.task + 1)],
+    ["images", (learned) => learned.images.toLocaleString("en")],
+    Object.values(card.exemplars).some(Boolean) ? ["exemplars", (learned) => String(card.exemplars[learned.name])] : null,
+    recalls ? ["recall,\u00a0%", (learned) => (recalls[learned.name] ? number(recalls[learned.name].value) : DASH)] : null,
+  ].filter(Boolean);
+  const rows = card.classes.map((learned) => columns.map(([, cell]) => cell(learned)));
+  return make("div", { className: "scroll" }, table(columns.map(([name]) => name), rows, { numeric: [1, 2, 3, 4], rowHeaders: true }));
 }
 
 function results(card) {
   const head = softmax(card);
-  if (!head) return make("p", { className: "faint" }, "This version was not tested.");
+  if (!head) return make("p", { className: "faint" }, card.gate ? "Measured by its release gate alone." : "This version was not tested.");
   const interval = (name) => head[name] && `${number(head[name].value)} (${number(head[name].low)} to ${number(head[name].high)})`;
   const images = plural(card.results.images, `${card.results.part} image`);
   return make("p", {}, `On ${images}: accuracy ${interval("acc_last")} %, F1 ${interval("f1_last")} %.`);

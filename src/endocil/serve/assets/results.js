@@ -27,6 +27,11 @@ function exemplars(prediction) {
       make("img", { src: nearest.url, alt: "", loading: "lazy", width: 88, height: 88 }), nearest.class_name))));
 }
 
+function predictionSet({ prediction_set: names, coverage }) {
+  if (!names) return null;
+  return make("p", { className: "faint" }, `Not excluded at a coverage of ${Math.round(100 * coverage)} %: ${names.join(", ") || "no class"}`);
+}
+
 function nearestMean(prediction) {
   const first = prediction.nearest_mean && prediction.nearest_mean[0];
   if (!first || first.name === prediction.top[0].name) return null;
@@ -41,7 +46,7 @@ function predictionElement(item, prediction, modelName, hasGradcam) {
     make("div", { className: "result" },
       make("div", { className: "head" }, modelName ? make("p", { className: "model-name" }, modelName) : null,
         prediction.out_of_distribution ? make("span", { className: "flag" }, OUT_OF_DISTRIBUTION) : null),
-      probabilities(prediction.top), nearestMean(prediction), note ? make("p", { className: "faint" }, note) : null),
+      probabilities(prediction.top), predictionSet(prediction), nearestMean(prediction), note ? make("p", { className: "faint" }, note) : null),
     exemplars(prediction), hasGradcam(prediction) ? evidenceElement(item, prediction) : null);
 }
 
