@@ -2,8 +2,8 @@
 
     python benchmarks/paired_over_sets.py RUN... --against multistage [--metric acc_last --metric f1_last]
 
-RUN are folders of finished runs of all sets. The test is that of `endocil versus`, which knows one data set. A metric is
-a family of its own: its p values are corrected for all sets and methods together.
+RUN are folders of finished runs of all sets. The test is that of `endocil versus`, which knows one data set. A metric
+is a family of its own: its p values are corrected for all sets and methods together.
 """
 
 import argparse
