@@ -4,10 +4,14 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+from life import new_method
 from typer.testing import CliRunner
 
 from endocil.cli.main import _application
+from endocil.data.scenario import Task
 from endocil.errors import EndocilError
+from endocil.learning.checkpoint import grow
 from endocil.learning.contract import contract_problems
 from endocil.registry import trust
 
@@ -38,7 +42,9 @@ def test_a_method_from_outside_of_at_most_90_lines_lives_and_resumes_to_the_same
         ("TrainsUnused", r"phase 'train' trains unused\.bias, but its losses do not depend on it"),
         ("ChangesInPhases", r"phases changes asked, and a resumed run calls it again; change state in grow"),
         ("ShrinksInPhases", r"phases changes classifier\.weight, and a resumed run calls it again"),
-        ("WrongShape", r"classify gives scores of shape \(3, 1\) for 3 images after task 0; expected \(3, 2\)"),
+        ("WrongShape", r"classify gives scores of shape \(3, 1\) for 3 images in task 0; expected \(3, 2\)"),
+        ("Narrow", r"classify gives scores of shape \(3, 2\) for 3 images in task 1; expected \(3, 3\)"),
+        ("FailsInObjective", r"task 0: the objective of phase 'train' fails: KeyError: 'absent'"),
         ("MeanLoss", r"the loss 'classification' has shape \(8, 1\); expected \(8,\), one for each image"),
         ("Unsaved", r"a life that is stopped and resumed ends with other values of .* state that is no parameter"),
     ],
@@ -47,6 +53,17 @@ def test_a_wrong_method_is_told_in_one_line(name: str, words: str) -> None:
     (line,) = problems_of(f"own.wrong:{name}")
     assert "\n" not in line
     assert re.search(words, line), line
+
+
+def test_layers_of_torch_start_from_the_same_values_with_the_same_seed() -> None:
+    first, again, other = (new_method("own.wrong:GrowsLayers", seed=seed) for seed in (0, 0, 1))
+    torch.rand(7)  # what was drawn before plays no part
+    for method in (first, again, other):
+        grow(method, Task(0, 0, 2), torch.device("cpu"))
+    for name in ("projector.weight", "later.weight"):
+        assert torch.equal(first.get_parameter(name), again.get_parameter(name))
+        assert not torch.equal(first.get_parameter(name), other.get_parameter(name))
+    assert problems_of("own.wrong:GrowsLayers") == []
 
 
 def test_the_template_of_new_method_keeps_the_contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -123,11 +124,37 @@ class UndeclaredMove(Replay):
 
 
 class DrawsInConstructor(Replay):
-    """A layer of torch starts from numbers without a name."""
+    """It takes numbers from the generator that everybody shares."""
 
     def __init__(self, backbone: nn.Module, **inherited: Any) -> None:
         super().__init__(backbone, **inherited)
-        self.extra = nn.Linear(2, 2)
+        self.weight = float(np.random.rand())
+
+
+class GrowsLayers(Replay):
+    """Right: in the constructor and in `grow` torch is seeded."""
+
+    later: nn.Linear
+
+    def __init__(self, backbone: nn.Module, **inherited: Any) -> None:
+        super().__init__(backbone, **inherited)
+        self.projector = nn.Linear(self.classifier.in_features, self.classifier.in_features)
+
+    def grow(self, task: Task) -> None:
+        super().grow(task)
+        if not task.index:
+            self.later = nn.Linear(2, 2)
+
+
+class Narrow(Replay):
+    def classify(self, features: Tensor) -> Tensor:
+        return super().classify(features)[:, :2]
+
+
+class FailsInObjective(Replay):
+    def loss(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        loss, logits = super().loss(batch)
+        return loss * batch.kept["absent"], logits
 
 
 class FailsInConstructor(Replay):

@@ -5,6 +5,8 @@ or another number of processes sees the same numbers.
 """
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -15,3 +17,11 @@ def generator(seed: int, *key: int | str) -> torch.Generator:
     data = name.encode(errors="surrogateescape")  # a file's name need not be valid text
     number = int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
     return torch.Generator().manual_seed(number >> 1)  # manual_seed takes 63 bits without a sign
+
+
+@contextmanager
+def torch_seeded(seed: int, *key: int | str) -> Iterator[None]:
+    """While modules are made that take their first values from torch's own generator, such as nn.Linear."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(generator(seed, *key).initial_seed())
+        yield

@@ -21,6 +21,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from endocil.data.scenario import Task
+from endocil.data.seeding import torch_seeded
 from endocil.errors import EndocilError, FileFormatError, ResourceError, SettingsError
 from endocil.io.files import LOCK_FILE, locked, make_private_folder, parse_json, write_atomically, write_json
 from endocil.learning.memory import ExemplarMemory, KeptImages, Provenance
@@ -149,7 +150,8 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
 
 def grow(method: Method, task: Task, device: torch.device) -> None:
     """Add the outputs of a task and move the method to its device, in channels-last layout."""
-    method.grow(task)
+    with torch_seeded(method.seed, task.index, "own method"):
+        method.grow(task)
     method.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 

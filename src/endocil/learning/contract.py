@@ -106,16 +106,16 @@ class _Checker:
         new = ImageSet.of(self.images, self.scenario.rows("train", task.new))
         exemplars = new.take(torch.arange(0)) if memory is None else memory.images()
         data = TaskData(new, exemplars, Augmentation(), lambda images: features_of(method, images))
-        with _watched("grow"):
+        with _named("grow"):
             grow(method, task, torch.device("cpu"))
-        with _watched("prepare"):
+        with _named("prepare"):
             method.prepare(task, data)
         phases = _phases(method, task, data)
         start = _state(method)
         for index, phase in enumerate(phases):
             _check_objective(method, task, data, phase)
             _check_training(method, phase, task, index, self.fabric)
-        with _watched("consolidate"):
+        with _named("consolidate"):
             method.consolidate(task, data)
         wrong = [key for key, value in method.statistics.items() if not isinstance(value, Tensor)]
         if wrong:
@@ -123,7 +123,7 @@ class _Checker:
         _check_scores(method, task, new)
         _check_forgotten(method, task, phases, start)
         features = method.embed(torch.zeros(2, 3, SIZE, SIZE))
-        with _watched("exemplar_tensors"):
+        with _named("exemplar_tensors"):
             exemplar_tensors(method, task, features, method.classify(features))
 
     def of_lives(self) -> list[str]:
@@ -221,6 +221,18 @@ def _watched(part: str) -> Iterator[None]:
         raise _WrongError(f"{part} draws random numbers without a name, so that no run can be repeated; {NAME_IT}")
 
 
+@contextmanager
+def _named(part: str) -> Iterator[None]:
+    """Watched; an error says which part fails."""
+    try:
+        with _watched(part):
+            yield
+    except _WrongError:
+        raise
+    except Exception as error:
+        raise EndocilError(f"{part} fails: {_in_words(error)}") from error
+
+
 def _shared_generators() -> tuple[object, ...]:
     kind, numbers, *rest = np.random.get_state(legacy=True)
     return bytes(torch.get_rng_state().tolist()), random.getstate(), bytes(np.asarray(numbers)), kind, tuple(rest)
@@ -228,7 +240,7 @@ def _shared_generators() -> tuple[object, ...]:
 
 def _phases(method: Method, task: Task, data: TaskData) -> tuple[Phase, ...]:
     before, plain = _state(method), _plain(method)
-    with _watched("phases"):
+    with _named("phases"):
         first, again = (method.phases(task, data) for _ in range(2))
     changed = [*_differing(before, _state(method)), *_changed(plain, _plain(method))]
     if changed:
@@ -250,8 +262,12 @@ def _check_objective(method: Method, task: Task, data: TaskData, phase: Phase) -
     for which, tried in (("a batch", phase), ("a batch without exemplars", alone)):
         batch = next(iter(batches_of(tried, method, Augmentation(), 0, ("contract",))))
         with only_training(method, (*phase.train, phase.gradients)):
-            with _watched(f"the objective of phase '{phase.name}'"):
-                outcome = phase.objective(batch)
+            try:
+                with _named(f"the objective of phase '{phase.name}'"):
+                    outcome = phase.objective(batch)
+            except EndocilError:
+                _check_shapes(method, task, data.new)  # a likely reason
+                raise
             _check_outcome(outcome, batch, task, f"phase '{phase.name}': of {which}")
             torch.stack([loss.mean() for loss in outcome.losses.values()]).sum().backward()
             trained = {parameter for module in phase.train for parameter in module.parameters()}
@@ -296,7 +312,7 @@ def _check_training(method: Method, phase: Phase, task: Task, index: int, fabric
     before = _state(method)
     short = replace(phase, schedule=replace(phase.schedule, epochs=1, warmup=0))
     places: dict[str, Any] = {"augmentation": Augmentation(), "seed": 0, "key": (task.index, index)}
-    with _watched(f"phase '{phase.name}'"):
+    with _named(f"phase '{phase.name}'"):
         list(fit(short, method, fabric=fabric, observe=method.classifier, **places))
     changed = set(_differing(before, _state(method)))
     if changed - may_move:
@@ -308,18 +324,8 @@ def _check_training(method: Method, phase: Phase, task: Task, index: int, fabric
 
 def _check_scores(method: Method, task: Task, images: ImageSet) -> None:
     """Their shape, that they are finite, and that an image's do not depend on others; what prediction uses."""
-    method.eval()
-    pictures = torch.from_numpy(images.gather(torch.arange(3)).numpy() / np.float32(128) - 1).permute(0, 3, 1, 2)
-    with _watched("embed or classify"), torch.no_grad():
-        features = method.embed(pictures)
-        if features.ndim != 2 or len(features) != 3:
-            raise _WrongError(f"embed gives features of shape {tuple(features.shape)} for 3 images; expected (3, d)")
-        scores = method.classify(features)
-        if scores.shape != (3, task.n_seen):
-            raise _WrongError(
-                f"classify gives scores of shape {tuple(scores.shape)} for 3 images after task {task.index}; expected "
-                f"{(3, task.n_seen)}, one column for each class seen so far"
-            )
+    pictures, scores = _check_shapes(method, task, images)
+    with _named("embed or classify"), torch.no_grad():
         if not bool(scores.isfinite().all()):
             raise _WrongError(f"classify gives scores that are not finite after task {task.index}")
         if not torch.allclose(method(pictures[:1]), scores[:1], rtol=1e-3, atol=1e-3 * float(scores.abs().max())):
@@ -332,6 +338,23 @@ def _check_scores(method: Method, task: Task, images: ImageSet) -> None:
             raise _WrongError(
                 f"prediction {'uses' if names <= used else 'has'} {sorted(names)[0]}, which {how} predictors"
             )
+
+
+def _check_shapes(method: Method, task: Task, images: ImageSet) -> tuple[Tensor, Tensor]:
+    """Three pictures and their scores."""
+    method.eval()
+    pictures = torch.from_numpy(images.gather(torch.arange(3)).numpy() / np.float32(128) - 1).permute(0, 3, 1, 2)
+    with _named("embed or classify"), torch.no_grad():
+        features = method.embed(pictures)
+        if features.ndim != 2 or len(features) != 3:
+            raise _WrongError(f"embed gives features of shape {tuple(features.shape)} for 3 images; expected (3, d)")
+        scores = method.classify(features)
+        if scores.shape != (3, task.n_seen):
+            raise _WrongError(
+                f"classify gives scores of shape {tuple(scores.shape)} for 3 images in task {task.index}; expected "
+                f"{(3, task.n_seen)}, one column for each class seen so far"
+            )
+    return pictures, scores
 
 
 def _used(method: Method, pictures: Tensor) -> set[str]:

@@ -6,6 +6,7 @@ from typing import Any
 from torch import nn
 
 from endocil.data.scenario import Task
+from endocil.data.seeding import torch_seeded
 from endocil.errors import SettingsError
 from endocil.methods.analytic import Analytic
 from endocil.methods.base import Method, Schedule
@@ -106,4 +107,5 @@ def build_method(
         if value and not supported:
             raise SettingsError(f"train.{key} is {value}, but the method '{name}' does not support it; leave it out")
     smoothing: dict[str, Any] = {"label_smoothing": label_smoothing} if label_smoothing else {}
-    return maker(backbone, schedule=schedule, seed=seed, **smoothing, **options)
+    with torch_seeded(seed, "own method"):  # the source of the initial values of modules of a user's method
+        return maker(backbone, schedule=schedule, seed=seed, **smoothing, **options)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from endocil.data.augment import IMAGENET, Normalisation
-from endocil.data.seeding import generator
+from endocil.data.seeding import generator, torch_seeded
 from endocil.errors import SettingsError
 from endocil.networks.batch_norm import sync_batch_norm, unsynced_batch_norm
 from endocil.networks.branches import Boosted, LastBlocks, WholeBranches, concatenate_features
@@ -78,8 +78,7 @@ def build_backbone(
     """
     maker = resolve("network.backbone", name, BACKBONES)
     check_options("network", maker, options or {}, reserved=RESERVED_OPTIONS)
-    with torch.random.fork_rng(devices=[]):  # the source of a user's backbone's initial values
-        torch.manual_seed(generator(seed, "own backbone").initial_seed())
+    with torch_seeded(seed, "own backbone"):  # the source of a user's backbone's initial values
         try:
             given = {"size": size, "pretrained": weights == "pretrained"} if name.startswith("timm:") else {}
             backbone = maker(**given, **(options or {}))
