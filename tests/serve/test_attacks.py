@@ -90,11 +90,11 @@ def bomb(width: int, height: int) -> bytes:
     ("width", "height"), [(8_000, 7_000), (9_000, 9_900), (60_000, 60_000), (2**31 - 1, 2**31 - 1)]
 )
 def test_a_bomb_is_refused_by_its_header(client: Client, width: int, height: int, pictures: list[bytes]) -> None:
-    begun = time.monotonic()
+    begun = time.process_time()
     good, bad = client.post(PREDICT, files=form(pictures[0], bomb(width, height))).json()["images"]
     assert good["predictions"]
     assert bad["error"]["code"] == "unreadable"
-    assert time.monotonic() - begun < 5  # 56 million pixels would have been decoded otherwise
+    assert time.process_time() - begun < 5  # 56 million pixels would have been decoded otherwise
 
 
 def tiff_of_one_tile(width: int, height: int) -> bytes:
