@@ -30,8 +30,10 @@ def main() -> None:
     for metric in options.metrics or ("acc_last", "f1_last"):
         found = []
         for name, runs in compared.items():
-            (own,) = (one for one in runs.groups if one.first.settings["method"]["name"] == options.against)
-            found += [(name, one) for one in versus(runs, own, [metric])]
+            own = [one for one in runs.groups if one.first.settings["method"]["name"] == options.against]
+            if len(own) != 1:
+                raise SystemExit(f"{name}: expected one setting of {options.against} among the runs, found {len(own)}")
+            found += [(name, one) for one in versus(runs, own[0], [metric])]
         print(f"\n| {metric}, {options.against} minus | data | seeds | difference | 95 % interval | p | p (Holm) |")
         print("|---|---|---|---|---|---|---|")
         for (name, one), p in zip(found, holm([one.p for _, one in found]), strict=True):
