@@ -197,7 +197,8 @@ class Server:
                 env=environment,
             )
         assert self.process.stdout is not None
-        self.port = int(self.process.stdout.readline().split("http://127.0.0.1:")[1].split()[0])
+        line = next(line for line in self.process.stdout if "http://127.0.0.1:" in line)  # behind notes on the models
+        self.port = int(line.split("http://127.0.0.1:")[1].split()[0])
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
