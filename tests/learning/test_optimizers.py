@@ -2,6 +2,8 @@
 
 import itertools
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -305,3 +307,10 @@ def test_settings_that_cannot_work_are_refused_before_anything_runs(overrides: l
         build_learning(load_settings("smoke", ["train.epochs=6", *overrides]).trusted())
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.slow
+def test_a_model_is_built_without_importing_the_compiler_of_torch() -> None:
+    """Which takes most of a second of every command that loads a model."""
+    code = "import sys; from endocil import Model; Model.create(size=32); sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

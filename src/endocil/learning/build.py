@@ -89,9 +89,11 @@ def build_learning(settings: Settings) -> tuple[Method, list[str]]:
         backbone_factor=train.backbone_factor,
         clip_gradients=train.clip_gradients,
     )
-    build_optimizer(
-        schedule(Task(0, 0, 1)), [{"params": [nn.Parameter(torch.zeros(1))]}]
-    )  # refused before anything runs
+    first_task = schedule(Task(0, 0, 1))  # what cannot work is refused before anything runs
+    # The usual optimiser takes all that the settings allow: it is not tried, as torch's first optimiser imports torch's
+    # compiler, which takes most of a second.
+    if train.optimizer != TrainSettings().optimizer or train.optimizer_options:
+        build_optimizer(first_task, [{"params": [nn.Parameter(torch.zeros(1))]}])
     options = settings.method.options
     method = build_method(
         settings.method.name,
