@@ -66,5 +66,5 @@ def test_a_frozen_model_learns_the_class_and_is_timed(tmp_path: Path, monkeypatc
     (line,) = map(json.loads, (tmp_path / "results.jsonl").read_text().splitlines())
     assert (line["method"], line["held_back"], line["new_images"]) == ("analytic", CLASSES[-1], 10)
     assert set(line["softmax"]) == {"old_before", "old_after", "new"}
-    assert set(line["seconds"]) == {"run", "learn", "fill the store", "learn from stored features"}
+    assert set(line["seconds"]) == {"run", "learn", "fill the store", "learn from stored features", "command"}
     assert set(line["processor_seconds"]) == set(line["seconds"]) - {"run"}
