@@ -35,6 +35,7 @@ def commands() -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_from_an_empty_folder_to_a_served_and_gated_third_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

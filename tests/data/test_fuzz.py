@@ -10,6 +10,7 @@ from endocil.data.table import UnreadableImageError
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")
+@pytest.mark.slow
 def test_damaged_files_end_in_pixels_or_a_reason_and_leave_nothing_outside() -> None:
     jobs = (("images", 0, 250), ("dicom", 0, 60), ("archives", 0, 150), ("folders", 0, 40))
     for (what, _, n), found in zip(jobs, run(*jobs), strict=True):
@@ -20,6 +21,7 @@ def test_damaged_files_end_in_pixels_or_a_reason_and_leave_nothing_outside() -> 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")
+@pytest.mark.slow
 def test_damaged_records_and_requests_end_in_a_result_or_a_reason_and_no_flipped_bit_becomes_a_result() -> None:
     jobs = (("lists", 0, 90), ("settings", 0, 90), ("cache", 60, 150), ("checkpoints", 0, 40), ("requests", 0, 60))
     for (_, start, stop), found in zip(jobs, run(*jobs), strict=True):

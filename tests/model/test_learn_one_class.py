@@ -49,6 +49,7 @@ def test_a_line_for_each_result_and_none_made_twice(
         script.main()
 
 
+@pytest.mark.slow
 def test_a_frozen_model_learns_the_class_and_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
     import frozen
