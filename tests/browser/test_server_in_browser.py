@@ -267,6 +267,7 @@ def test_more_images_than_the_page_takes_are_left_out_and_it_says_so(opened: Ope
         (tmp_path / "study" / f"{number}.png").write_bytes(b"x")
     page = opened()
     page.route("**/predict?*", lambda route: None)  # never answered
+    page.wait_for_selector("#model option", state="attached")  # it takes no image before it knows the limits
     drop_from_disk(page, tmp_path / "study")
     page.wait_for_selector("#alert .problem")
     assert page.inner_text("#alert") == "The page takes 1,000 images at a time; others were left out."
