@@ -62,7 +62,7 @@ def end_with_ray(sweep: subprocess.Popen[str]) -> None:
     sweep.wait()
 
 
-@pytest.mark.timeout(300)  # some twenty processes, on a machine that may be busy
+@pytest.mark.timeout(600)  # some twenty processes, on a machine that may be busy
 def test_a_ray_sweep_survives_a_killed_run_and_a_killed_worker_with_the_results_of_a_local_one(tmp_path: Path) -> None:
     methods = ["icarl", "endocil"]
     file = write_sweep(
@@ -73,7 +73,7 @@ def test_a_ray_sweep_survives_a_killed_run_and_a_killed_worker_with_the_results_
     # a session of its own: Ray's processes are in the sweep's group, and end with it
     sweep = start(*typed, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
     try:
-        deadline = time.monotonic() + 200
+        deadline = time.monotonic() + 450
         kill_a_run_and_a_worker(sweep, folder, deadline)
         said, _ = sweep.communicate(timeout=max(1.0, deadline - time.monotonic()))
     finally:
