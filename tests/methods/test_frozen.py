@@ -165,7 +165,7 @@ def test_multistage_pools_the_maps_of_all_stages_from_stride_eight_on() -> None:
     method = build_method("multistage", backbone, {}, schedule=shared_schedule(), seed=0).eval()
     assert method.n_features == 2 * (40 + 80 + 112 + 192 + 320)
     images = torch.randn(2, 3, 40, 40, generator=torch.Generator().manual_seed(0))
-    found, maps = method.embed(images), backbone.stage_maps(images)[2:]  # type: ignore[operator]
+    found, maps = method.embed(images), backbone.stage_maps(images)[3:]  # type: ignore[operator]
     assert [x.shape[2] for x in maps] == [5, 3, 3, 2, 2]
     parts = [part for x in maps for part in (x.mean(dim=(2, 3)), x.std(dim=(2, 3), correction=0))]
     expected = torch.cat([part / part.norm(dim=1, keepdim=True) for part in parts], dim=1)

@@ -26,6 +26,7 @@ from endocil.methods.lwf import LwF
 from endocil.methods.memo import MEMO
 from endocil.methods.mrfa import MRFA
 from endocil.methods.multistage import MultiStage
+from endocil.methods.multistage_fsa import MultiStageFSA
 from endocil.methods.podnet import PODNet
 from endocil.methods.ranpac import RanPAC
 from endocil.methods.simplecil import SimpleCIL
@@ -52,6 +53,7 @@ METHODS: dict[str, type[Method]] = {
     "memo": MEMO,
     "mrfa": MRFA,
     "multistage": MultiStage,
+    "multistage_fsa": MultiStageFSA,
     "podnet": PODNet,
     "ranpac": RanPAC,
     "simplecil": SimpleCIL,
@@ -78,7 +80,7 @@ def method_class(name: str) -> type[Method]:
 def method_title(name: str) -> str:
     """The method as its paper spells it, which is the name of its class: EWC for ewc. Python writes iCaRL as ICaRL."""
     title = METHODS[name].__name__ if name in METHODS else name.rpartition(":")[2]
-    return {"DERpp": "DER++", "ERACE": "ER-ACE", "ICaRL": "iCaRL"}.get(title, title)
+    return {"DERpp": "DER++", "ERACE": "ER-ACE", "ICaRL": "iCaRL", "MultiStageFSA": "MultiStage-FSA"}.get(title, title)
 
 
 def method_options(name: str) -> dict[str, Any]:

@@ -1,7 +1,11 @@
-"""What the methods for frozen features share: they train nothing and learn from sums over the images of each class.
+"""What the methods for frozen features share: they learn from sums over the images of each class.
 
 The sums are kept in `statistics`, in float64; images are not kept. So classes may come back with more images, no order
 of tasks changes the result, and images that are at hand again can be subtracted.
+
+The backbone is frozen from the start, with pretrained weights; or it is trained on the first task alone and frozen then
+(first-session adaptation: Panos et al., ICCV 2023), by its labels, or by its labels and rotations: every image is turned
+by 0, 90, 180 or 270 degrees, and each pair of class and rotation is a class (Lee et al., ICML 2020).
 """
 
 import hashlib
@@ -10,16 +14,20 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from endocil.components.losses import Outcome
 from endocil.components.ridge import add_products, packed_length, unpacked
-from endocil.data.batches import ImageSet
+from endocil.data.batches import Batch, ImageSet
 from endocil.data.scenario import Task
+from endocil.data.seeding import generator
 from endocil.errors import EndocilError, SettingsError
 from endocil.io.files import LARGEST
 from endocil.methods.base import Method, Phase, TaskData
-from endocil.networks import GrowingClassifier
+from endocil.networks import GrowingClassifier, trained_parts
 from endocil.networks.pooled_stages import PooledStages
 
+ROTATIONS = {"frozen": 0, "labels": 1, "rotations": 4}  # of the images in the training of the first task
 LEARNED = "learned"  # (n, 8) uint8: what tells whether an image with its class is in the sums
 COUNTS = "counts"  # (n_seen,) float64: images of each class
 TOTAL = "total"  # (d,) float64: the sum of all features
@@ -29,7 +37,8 @@ LARGEST_STATISTICS = LARGEST * 9 // 10  # of a model file; the rest is for the n
 
 
 class FrozenMethod(Method):
-    """No phase; `consolidate` adds the new images to the sums and computes the classifier from them."""
+    """`consolidate` adds the new images to the sums and computes the classifier from them; only the first task may
+    train."""
 
     classifier: GrowingClassifier
     learns_known_classes = True
@@ -40,18 +49,33 @@ class FrozenMethod(Method):
         backbone: nn.Module,
         *,
         features: str = "last",  # of the backbone; or "stages": pooled from the maps of its stages
+        stride: int = 8,  # of the first map that counts, with "stages"
+        first_task: str = "frozen",  # or the backbone learns from it: "labels", "rotations"
         **inherited: Any,
     ) -> None:
         super().__init__(backbone, **inherited)
         if features not in ("last", "stages"):
             raise SettingsError(f"method.features is {features!r}; expected 'last' or 'stages'")
-        self.pooled = PooledStages.of(backbone) if features == "stages" else None
+        if first_task not in ROTATIONS:
+            raise SettingsError(f"method.first_task is {first_task!r}; expected 'frozen', 'labels' or 'rotations'")
+        if first_task != "frozen" and not trained_parts(backbone):
+            raise SettingsError(
+                f"method.first_task={first_task!r} trains the backbone, and network.freeze freezes all of it; "
+                f"leave out network.freeze, or method.first_task"
+            )
+        self.rotations = ROTATIONS[first_task]
+        self.first_head = GrowingClassifier(int(backbone.n_features)) if self.rotations else None  # type: ignore[arg-type]
+        self.pooled = PooledStages.of(backbone, stride) if features == "stages" else None
         if self.pooled is not None:
             self.classifier = GrowingClassifier(self.pooled.n_features)
 
     @property
+    def trains_first_task(self) -> bool:
+        return self.rotations > 0
+
+    @property
     def frozen(self) -> bool:
-        return True  # whatever network.freeze says: nothing here trains the backbone
+        return True  # whatever network.freeze says: from the end of the first task on nothing trains the backbone
 
     def embed(self, images: Tensor) -> Tensor:
         return super().embed(images) if self.pooled is None else self.pooled(self.backbone, images)
@@ -60,8 +84,29 @@ class FrozenMethod(Method):
     def embeds_by(self) -> str:
         return "" if self.pooled is None else repr(self.pooled)
 
+    def grow(self, task: Task) -> None:
+        super().grow(task)
+        if task.index > 0:
+            self.first_head = None  # it has served
+        elif self.first_head is not None:
+            self.first_head.grow(self.rotations * task.n_new, generator(self.seed, "first task"))
+
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
-        return ()
+        if self.first_head is None:
+            return ()
+        head, rotations = self.first_head, self.rotations
+
+        def objective(batch: Batch) -> Outcome:
+            turns = (rotations * batch.uniform(1, "rotation")[:, 0]).long()  # (B,) quarters
+            images = batch.images.clone()
+            for k in range(1, rotations):
+                images[turns == k] = torch.rot90(batch.images[turns == k], k, (2, 3))
+            logits = head(self.backbone(images))  # (B, rotations n_new): a class for each pair of class and rotation
+            labels = rotations * batch.labels + turns
+            return Outcome({"classification": functional.cross_entropy(logits, labels, reduction="none")})
+
+        train = (*trained_parts(self.backbone), head)
+        return (Phase("first task", data.new, train, self.schedule(task), objective),)
 
     def consolidate(self, task: Task, data: TaskData) -> None:
         if data.features is None:

@@ -124,10 +124,10 @@ class EfficientNetLite(nn.Module):
         return x
 
     def stage_maps(self, images: Tensor) -> list[Tensor]:
-        """The maps that stage1 to stage7 give; of stage7 those before its convolution to 1280 features."""
+        """The maps that the stem and stage1 to stage7 give; of stage7 those before its convolution to 1280 features."""
         maps: list[Tensor] = []
         last = self.general(images, lambda stage, x: maps.append(x) or x)  # type: ignore[func-returns-value]
-        return [*maps[1:], last, self.stage7[0](last)]
+        return [*maps, last, self.stage7[0](last)]
 
     @property
     def last_block(self) -> nn.Module:

@@ -8,21 +8,20 @@ from torch.nn import functional
 
 from endocil.errors import SettingsError
 
-STRIDE = 8  # of the first map that counts
 PROBE = 64  # pixels of the black image that shows which maps there are
 
 
 @dataclass(frozen=True)
 class PooledStages:
-    """Mean and standard deviation over places of the map of each stage from stride 8 on, each made length 1."""
+    """Mean and standard deviation over places of the map of each stage from a stride on, each made length 1."""
 
     sites: tuple[int, ...]  # places among the maps of `stage_maps`
     n_features: int
 
     @classmethod
     @torch.no_grad()
-    def of(cls, backbone: nn.Module) -> "PooledStages":
-        """Of every map of a backbone that counts, by one black image."""
+    def of(cls, backbone: nn.Module, stride: int = 8) -> "PooledStages":
+        """Of every map of at least this stride, and of the last, by one black image."""
         if not hasattr(backbone, "stage_maps"):
             raise SettingsError(
                 f"network.backbone {type(backbone).__name__} does not show the maps of its stages: it has no "
@@ -32,8 +31,8 @@ class PooledStages:
         backbone.eval()  # batch norm learns nothing from it
         maps = backbone.stage_maps(like.new_zeros(1, 3, PROBE, PROBE))  # type: ignore[operator]
         backbone.train(training)
-        # the last always: a network for very small images has no stride of 8
-        sites = [i for i, x in enumerate(maps) if x.shape[2] * STRIDE <= PROBE or i == len(maps) - 1]
+        # the last always: a network for very small images has no large stride
+        sites = [i for i, x in enumerate(maps) if x.shape[2] * stride <= PROBE or i == len(maps) - 1]
         return cls(tuple(sites), 2 * sum(maps[i].shape[1] for i in sites))
 
     def __call__(self, backbone: nn.Module, images: Tensor) -> Tensor:

@@ -122,10 +122,10 @@ class StagedResNet(nn.Module):
         return x
 
     def stage_maps(self, images: Tensor) -> list[Tensor]:
-        """The maps that each layer gives."""
+        """The maps that the stem and each layer give."""
         maps: list[Tensor] = []
         last = self.general(images, lambda stage, x: maps.append(x) or x)  # type: ignore[func-returns-value]
-        return [*maps[1:], last, self.last_block(last)]
+        return [*maps, last, self.last_block(last)]
 
     @property
     def last_block(self) -> nn.Module:
