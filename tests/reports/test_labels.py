@@ -29,6 +29,7 @@ def test_every_method_of_the_toolbox_has_the_papers_spelling() -> None:
         "lucir": "LUCIR",
         "podnet": "PODNet",
         "multistage": "MultiStage",
+        "multistage_fsa": "MultiStage-FSA",
         "ranpac": "RanPAC",
         "simplecil": "SimpleCIL",
     }  # not in EndoCIL's tables

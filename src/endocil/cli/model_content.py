@@ -128,7 +128,7 @@ def forget(
         Path | None,
         typer.Option(
             help="Learned images, as a folder with a folder for each class or a CSV list: those asked for (or all) "
-            "are subtracted from a model of SimpleCIL, RanPAC, Analytic or MultiStage."
+            "are subtracted from a model of SimpleCIL, RanPAC, Analytic or MultiStage(-FSA)."
         ),
     ] = None,
     allow_empty: Annotated[

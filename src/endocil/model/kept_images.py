@@ -221,6 +221,8 @@ def _subtracted(
     )
     listed = ", ".join(f"{less} of {name}" for name, less in zip(content.classes, gone, strict=True) if less)
     lines = [f"subtracted: {n:,} learned images ({listed}); the classifier is as if they had never been learned"]
+    if method.trains_first_task:
+        lines.append("still depends on them, if they came in the first task: the network, which was trained on it")
     if n < len(chosen):
         lines.append(f"{len(chosen) - n:,} of the given images were not learned by this model and are left alone")
     lines.append("images of theirs that were not given are still in the sums; the penalty stays as it was chosen")
