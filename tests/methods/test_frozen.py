@@ -326,12 +326,14 @@ def test_a_singular_matrix_is_solved() -> None:
 
 
 def test_the_options_are_those_of_the_papers() -> None:
-    shared = {"features": "last", "native_schedule": False}
+    shared = {"features": "last", "stride": 8, "first_task": "frozen", "native_schedule": False}
     assert method_options("simplecil") == shared
     assert method_options("ranpac") == shared | {"projected": 10_000}
     assert method_options("analytic") == shared | {"power": 0.5, "ratio": 0.0}
     own = {"features": "stages", "random": 3000, "penalty": 0.3, "prior": 0.5}
     assert method_options("multistage") == shared | own
+    fsa = {"first_task": "rotations", "stride": 4, "penalty": 0.1}
+    assert method_options("multistage_fsa") == shared | own | fsa
     wrong: list[tuple[str, dict[str, Any]]] = [
         ("simplecil", {"features": "first"}),
         ("multistage", {"penalty": 0.0}),

@@ -68,7 +68,6 @@ def test_the_network_learns_in_the_first_task_and_never_again(images: Images, tm
     for task in life.scenario.tasks[1:]:
         life.step(task)
     assert differing(first, backbone_of(state_of(life.method))) == []
-    assert life.method.first_head is None
     assert life.memory is None
 
 

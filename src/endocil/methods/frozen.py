@@ -86,13 +86,11 @@ class FrozenMethod(Method):
 
     def grow(self, task: Task) -> None:
         super().grow(task)
-        if task.index > 0:
-            self.first_head = None  # it has served
-        elif self.first_head is not None:
+        if self.first_head is not None and task.index == 0:
             self.first_head.grow(self.rotations * task.n_new, generator(self.seed, "first task"))
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
-        if self.first_head is None:
+        if self.first_head is None or task.index > 0:
             return ()
         head, rotations = self.first_head, self.rotations
 
