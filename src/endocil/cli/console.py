@@ -31,7 +31,7 @@ Trust = Annotated[
     bool, typer.Option("--trust", help="Allow the run or model to import code of other packages that it names.")
 ]
 Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")]
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of finished runs, or of sweeps.")]
 Head = Annotated[Literal["softmax", "nearest_mean"], typer.Option(help="softmax or nearest_mean.")]
 Against = Annotated[
     str | None,
@@ -49,12 +49,12 @@ Ledger = Annotated[Path, typer.Option("--ledger", help="Folder of the ledger.")]
 def with_baseline(runs: Sequence[Path], against: str | None) -> list[Path]:
     """The runs, and that of --against where it is a run's folder and not among them."""
     from endocil.reports.comparisons import is_run_folder
+    from endocil.runs.records import run_folders
 
-    known = {run.resolve() for run in runs}
-    return [
-        *runs,
-        *([Path(against)] if against and is_run_folder(against) and Path(against).resolve() not in known else []),
-    ]
+    folders = run_folders(runs)
+    known = {run.resolve() for run in folders}
+    added = against and is_run_folder(against) and Path(against).resolve() not in known
+    return [*folders, *([Path(against)] if against and added else [])]
 
 
 def fail(message: str, status: int = 1) -> NoReturn:

@@ -16,8 +16,9 @@ def add(runs: Runs, folder: Ledger = Path("docs/results")) -> None:
     from endocil.reports.ledger import AlreadyInLedgerError, add_to_ledger
     from endocil.runs.folder import RunFolder
     from endocil.runs.parts import kept_table, scenario_of
+    from endocil.runs.records import run_folders
 
-    for run in runs:
+    for run in run_folders(runs):
         try:
             settings = RunFolder(run).settings
             scenario = scenario_of(kept_table(settings), settings)

@@ -79,7 +79,7 @@ class FigureFormat(StrEnum):
 
 
 def figures(
-    runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN...", help="Folders of finished runs.")] = None,
+    runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN", help="Folders of finished runs, or of sweeps.")] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the files.")] = Path("figures"),
     only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="This figure alone; may be repeated.")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the figures and what they need.")] = False,

@@ -150,12 +150,13 @@ def check(source: Source, changes: Overrides = None) -> None:
     say("ready to run")
 
 
-def tensorboard(runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")]) -> None:
+def tensorboard(runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs, or of sweeps.")]) -> None:
     """Write TensorBoard event files of runs into RUN/tensorboard; run.tensorboard=true writes them during the run."""
     from endocil.runs.folder import RunFolder
+    from endocil.runs.records import run_folders
     from endocil.runs.trackers import write_tensorboard
 
-    for folder in runs:
+    for folder in run_folders(runs):
         here = RunFolder(folder)
         here.refuse_other_folder()
         with here.locked():
