@@ -150,7 +150,9 @@ def check(source: Source, changes: Overrides = None) -> None:
     say("ready to run")
 
 
-def tensorboard(runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs, or of sweeps.")]) -> None:
+def tensorboard(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs, or of sweeps.")],
+) -> None:
     """Write TensorBoard event files of runs into RUN/tensorboard; run.tensorboard=true writes them during the run."""
     from endocil.runs.folder import RunFolder
     from endocil.runs.records import run_folders

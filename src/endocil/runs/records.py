@@ -180,7 +180,8 @@ def read_run(folder: Path) -> RunRecord:
         raise FileFormatError(f"there is no run folder {folder}; expected the folder given to `endocil run -o`")
     if not (folder / "settings.toml").is_file():
         raise FileFormatError(
-            f"{folder} is not a run: it has no settings.toml; give the folder of `endocil run -o`, or of a sweep with its runs"
+            f"{folder} is not a run: it has no settings.toml; give the folder of `endocil run -o`, or of a sweep that "
+            f"has runs"
         )
     metrics, settings = _finished_metrics(folder), _parsed(folder / "settings.toml", parse_toml, _Settings)
     images: dict[str, Counter[str]] = defaultdict(Counter)
