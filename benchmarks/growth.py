@@ -127,7 +127,7 @@ def epoch(name: str, life: Life) -> Callable[[], object]:
         augmentation=Augmentation(),
         seed=0,
         key=(0, 0),
-        observe=method.classifier,
+        logged_head=method.classifier,
     )
     return lambda: next(running)
 
@@ -296,7 +296,7 @@ def work_of(preset: str, name: str, buffers: Sequence[int], each: Counted) -> li
                 passes[task.index] += seen
                 operations[task.index] += seen * each[key] * SCALE
                 if not parts.method.joint:  # its only task has other images than the others' first
-                    shared = shared or phase.shared
+                    shared = shared or phase.first_task_name
         found.append(Work(preset, name, buffer, passes.total(), sum(operations.values()), shared, operations[0]))
     return found
 

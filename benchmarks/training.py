@@ -121,7 +121,7 @@ def epochs(method: Method, phase: Phase, fabric: Fabric | None = None, **options
         augmentation=Augmentation(),
         seed=0,
         key=(0, 0),
-        observe=method.classifier,
+        logged_head=method.classifier,
         **options,
     )
     return lambda: next(running)

@@ -28,6 +28,7 @@ from endocil.io.files import (
     write_csv,
     write_json,
 )
+from endocil.io.terminal import one_line
 from endocil.metrics.metrics import class_tasks, summarise
 from endocil.model.prediction_files import (
     DISTANCE,
@@ -298,7 +299,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
                 raise ValueError(f"{size:,} bytes unpacked; at most {LARGEST:,} are accepted")
             return {entry.filename.removesuffix(".npy"): _array(file, entry) for entry in entries}
     except _DAMAGED as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(error)
         raise FileFormatError(f"{path} cannot be read as .npz: {reason}") from error
 
 
