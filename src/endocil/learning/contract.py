@@ -49,13 +49,13 @@ def contract_problems(
     try:
         with tempfile.TemporaryDirectory() as folder:
             return _Checker(name, dict(options or {}), rate, Path(folder), log).problems()
-    except _BrokenPromiseError as error:
+    except _ContractError as error:
         return [str(error)]
     finally:
         torch.set_num_threads(threads)
 
 
-class _BrokenPromiseError(Exception):
+class _ContractError(Exception):
     """A promise that is not kept, in words."""
 
 
@@ -74,7 +74,7 @@ class _Checker:
             with _watched("the constructor"):
                 method = self.new_method()
         except (AttributeError, LookupError, TypeError, RuntimeError) as error:
-            raise _BrokenPromiseError(f"the constructor fails: {_in_words(error)}") from error
+            raise _ContractError(f"the constructor fails: {_in_words(error)}") from error
         self.scenario: Scenario = scenario.joined() if method.joint else scenario
 
     def problems(self) -> list[str]:
@@ -88,7 +88,7 @@ class _Checker:
                 self.try_parts(copy.deepcopy(method), learner.memory, task)
                 where = f"learning task {task.index} fails"
                 self.learn(learner, task)
-            except _BrokenPromiseError:
+            except _ContractError:
                 raise
             except Exception as error:
                 return [f"{where}: {_in_words(error)}"]
@@ -110,9 +110,7 @@ class _Checker:
         with _named("consolidate"):
             method.consolidate(task, data)
         for key in (key for key, value in method.statistics.items() if not isinstance(value, Tensor)):
-            raise _BrokenPromiseError(
-                f"statistics['{key}'] is no tensor; keep tensors there, or set an attribute in grow"
-            )
+            raise _ContractError(f"statistics['{key}'] is no tensor; keep tensors there, or set an attribute in grow")
         _check_scores(method, task, new)
         _check_untrained(method, task, phases, start)
         features = method.embed(torch.zeros(2, 3, SIZE, SIZE))
@@ -122,9 +120,8 @@ class _Checker:
     def scenario_problems(self) -> list[str]:
         self.log("the same run twice")
         straight, again = self.run_scenario("straight"), self.run_scenario("again")
-        differ = _differing(straight, again)
-        if differ:
-            return [f"the same seed gives other values of {differ[0]} in a second run; {NAME_IT}"]
+        for name in _differing(straight, again):
+            return [f"the same seed gives other values of {name} in a second run; {NAME_IT}"]
         self.log("a run that is stopped and resumed")
         try:
             resumed = self.stopped_and_resumed()
@@ -207,9 +204,7 @@ def _watched(part: str) -> Iterator[None]:
     before = _shared_generators()
     yield
     if _shared_generators() != before:
-        raise _BrokenPromiseError(
-            f"{part} draws random numbers without a name, so that no run can be repeated; {NAME_IT}"
-        )
+        raise _ContractError(f"{part} draws random numbers without a name, so that no run can be repeated; {NAME_IT}")
 
 
 @contextmanager
@@ -218,7 +213,7 @@ def _named(part: str) -> Iterator[None]:
     try:
         with _watched(part):
             yield
-    except _BrokenPromiseError:
+    except _ContractError:
         raise
     except Exception as error:
         raise EndocilError(f"{part} fails: {_in_words(error)}") from error
@@ -234,11 +229,11 @@ def _phases(method: Method, task: Task, data: TaskData) -> tuple[Phase, ...]:
     with _named("phases"):
         first, again = (method.phases(task, data) for _ in range(2))
     for name in [*_differing(before, _state(method)), *_differing(plain, _plain(method))]:
-        raise _BrokenPromiseError(f"phases() changes `{name}`, and a resumed run calls it again; change state in grow")
+        raise _ContractError(f"phases() changes `{name}`, and a resumed run calls it again; change state in grow")
     if not isinstance(first, tuple) or not all(isinstance(phase, Phase) for phase in first):
-        raise _BrokenPromiseError(f"phases gives {type(first).__name__}; expected a tuple of Phase")
+        raise _ContractError(f"phases gives {type(first).__name__}; expected a tuple of Phase")
     if [_plan(phase) for phase in first] != [_plan(phase) for phase in again]:
-        raise _BrokenPromiseError(f"phases gives other phases when it is called again; {NAME_IT}")
+        raise _ContractError(f"phases gives other phases when it is called again; {NAME_IT}")
     return first
 
 
@@ -263,12 +258,12 @@ def _check_objective(method: Method, task: Task, data: TaskData, phase: Phase) -
             trained = {parameter for module in phase.train for parameter in module.parameters()}
             names = {parameter: name for name, parameter in method.named_parameters()}
             if tried is phase and (unknown := [one for one in trained if one not in names]):
-                raise _BrokenPromiseError(
+                raise _ContractError(
                     f"phase '{phase.name}' trains a parameter of shape {tuple(unknown[0].shape)} that the method does "
                     f"not own, so it is never saved; make its module an attribute of the method"
                 )
             for name in sorted(names[one] for one in trained if tried is phase and one.grad is None):
-                raise _BrokenPromiseError(
+                raise _ContractError(
                     f"phase '{phase.name}' trains {name}, but its losses do not depend on it; leave its module out of "
                     f"Phase.train, or use it"
                 )
@@ -276,21 +271,17 @@ def _check_objective(method: Method, task: Task, data: TaskData, phase: Phase) -
 
 def _check_outcome(outcome: object, batch: Batch, task: Task, where: str) -> None:
     if not isinstance(outcome, Outcome) or not outcome.losses:
-        raise _BrokenPromiseError(
-            f"{where} the objective gives {type(outcome).__name__}; expected an Outcome with losses"
-        )
+        raise _ContractError(f"{where} the objective gives {type(outcome).__name__}; expected an Outcome with losses")
     for name, loss in outcome.losses.items():
         if loss.shape not in ((len(batch),), ()):
-            raise _BrokenPromiseError(
+            raise _ContractError(
                 f"{where} the loss '{name}' has shape {tuple(loss.shape)}; expected ({len(batch)},), one for each "
                 f"image, or () for a penalty on parameters"
             )
         if not bool(loss.isfinite().all()):
-            raise _BrokenPromiseError(
-                f"{where} the loss '{name}' is not finite; expected finite values from a new network"
-            )
+            raise _ContractError(f"{where} the loss '{name}' is not finite; expected finite values from a new network")
     if outcome.logits is not None and outcome.logits.shape != (len(batch), task.n_seen):
-        raise _BrokenPromiseError(
+        raise _ContractError(
             f"{where} Outcome.logits have shape {tuple(outcome.logits.shape)}; expected {(len(batch), task.n_seen)}"
         )
 
@@ -309,7 +300,7 @@ def _check_training(method: Method, phase: Phase, task: Task, index: int) -> Non
     with _named(f"phase '{phase.name}'"):
         list(fit(short, method, fabric=fabric, augmentation=Augmentation(), seed=0, key=key, logged_head=head))
     for name in sorted({*_differing(before, _state(method))} - may_change):
-        raise _BrokenPromiseError(
+        raise _ContractError(
             f"phase '{phase.name}' changes {name}, which is neither in Phase.train nor in Phase.also_changes; train "
             f"it, declare it, or leave it alone"
         )
@@ -320,12 +311,9 @@ def _check_scores(method: Method, task: Task, images: ImageSet) -> None:
     pictures, scores = _check_shapes(method, task, images)
     with _named("embed or classify"), torch.no_grad():
         if not bool(scores.isfinite().all()):
-            raise _BrokenPromiseError(
-                f"classify gives scores that are not finite after task {task.index}; expected finite ones: does it "
-                f"divide by a length or a number of images that may be 0?"
-            )
+            raise _ContractError(f"classify gives scores that are not finite after task {task.index}; is a divisor 0?")
         if not torch.allclose(method(pictures[:1]), scores[:1], rtol=1e-3, atol=1e-3 * float(scores.abs().max())):
-            raise _BrokenPromiseError(
+            raise _ContractError(
                 "the scores of an image depend on the other images of its batch; in eval mode use stored statistics"
             )
     tried = copy.deepcopy(method).requires_grad_(True)
@@ -334,9 +322,9 @@ def _check_scores(method: Method, task: Task, images: ImageSet) -> None:
     predicts = {id(parameter) for module in method.predictors for parameter in module.parameters()}
     declared = {name for name, parameter in method.named_parameters() if id(parameter) in predicts}
     for name in sorted(used - declared):
-        raise _BrokenPromiseError(f"prediction uses {name}; return its module from the property predictors")
+        raise _ContractError(f"prediction uses {name}; return its module from the property predictors")
     for name in sorted(declared - used):
-        raise _BrokenPromiseError(f"predictors has {name}, which prediction does not use; leave its module out there")
+        raise _ContractError(f"predictors has {name}, which prediction does not use; leave its module out there")
 
 
 def _check_shapes(method: Method, task: Task, images: ImageSet) -> tuple[Tensor, Tensor]:
@@ -346,12 +334,10 @@ def _check_shapes(method: Method, task: Task, images: ImageSet) -> tuple[Tensor,
     with _named("embed or classify"), torch.no_grad():
         features = method.embed(pictures)
         if features.ndim != 2 or len(features) != 3:
-            raise _BrokenPromiseError(
-                f"embed gives features of shape {tuple(features.shape)} for 3 images; expected (3, d)"
-            )
+            raise _ContractError(f"embed gives features of shape {tuple(features.shape)} for 3 images; expected (3, d)")
         scores = method.classify(features)
         if scores.shape != (3, task.n_seen):
-            raise _BrokenPromiseError(
+            raise _ContractError(
                 f"classify gives scores of shape {tuple(scores.shape)} for 3 images in task {task.index}; expected "
                 f"{(3, task.n_seen)}, one column for each class seen so far"
             )
@@ -370,7 +356,7 @@ def _check_untrained(method: Method, task: Task, phases: tuple[Phase, ...], star
     now = _state(method)
     for name, parameter in method.named_parameters():
         if id(parameter) in predicts - trained - frozen and torch.equal(start[name], now[name]):
-            raise _BrokenPromiseError(
+            raise _ContractError(
                 f"no phase of the first task trains {name}, which predicts; put its module into Phase.train, or set it "
                 f"in consolidate"
             )
