@@ -48,7 +48,7 @@ from endocil.methods import METHODS, Method, build_method
 from endocil.methods.base import Phase, TaskData, shared_schedule
 from endocil.model.predictions import predict
 from endocil.networks import build_backbone
-from endocil.runs.parts import Parts, scenario_of
+from endocil.runs.parts import RunParts, scenario_of
 from endocil.settings.settings import load_settings
 
 CPU = torch.device("cpu")
@@ -252,7 +252,7 @@ class Work:
     first_operations: float
 
 
-def without_pixels(preset: str, method: str, buffer: int) -> Parts:
+def without_pixels(preset: str, method: str, buffer: int) -> RunParts:
     """The parts of a run on the published number of images; one gray picture stands for all of them."""
     settings = complete(load_settings(preset, [f"method.name={method}", f"memory.per_class={buffer}"]))
     chosen = settings.scenario
@@ -265,7 +265,7 @@ def without_pixels(preset: str, method: str, buffer: int) -> Parts:
     memory = None
     if built.replay:
         memory = ExemplarMemory(per_class=buffer, select=build_selector("random", {}), size=COUNTED, seed=0)
-    return Parts(settings, images, scenario.joined() if built.joint else scenario, built, memory, Augmentation(), ())
+    return RunParts(settings, images, scenario.joined() if built.joint else scenario, built, memory, Augmentation(), ())
 
 
 def operations_of(method: nn.Module, phase: Phase) -> float:

@@ -54,7 +54,7 @@ def table(
 
 
 def insert(
-    files: Annotated[list[Path], typer.Argument(help="Markdown files with markers of ledger tables.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Markdown files with markers of ledger tables.")],
     folder: Ledger = Path("docs/results"),
     check: Annotated[bool, typer.Option("--check", help="Change nothing; fail if a file is out of date.")] = False,
 ) -> None:

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from endocil.cli.console import Devices, Nodes, Output, Overrides, Run, Source, Trust, console, resumable, say
+from endocil.cli.console import Devices, Nodes, Output, Overrides, RunPath, Source, Trust, console, resumable, say
 from endocil.cli.ledger import add
 from endocil.errors import SettingsError
 from endocil.io.files import refuse_existing, write_atomically
@@ -96,7 +96,7 @@ def in_ledger(settings: "Settings", ledger: Path) -> Path | None:
 
 
 def resume(
-    folder: Run, changes: Overrides = None, devices: Devices = 1, nodes: Nodes = 1, trust: Trust = False
+    folder: RunPath, changes: Overrides = None, devices: Devices = 1, nodes: Nodes = 1, trust: Trust = False
 ) -> None:
     """Continue a stopped run; on the same devices the result is the same bit for bit. --set data.root=FOLDER names the
     place of images that have been moved."""

@@ -72,7 +72,9 @@ class GradientRule(nn.Module):
 def classifier_gradients(outcome: Outcome, n: float) -> dict[str, Tensor]:
     """The linear classifier's gradient of the distillation, and of all other losses together: (C, d + 1) each."""
     if outcome.logits is None or outcome.features is None:
-        raise ValueError("calibrated gradients need the outcome's logits and features; the objective returned none")
+        raise ValueError(
+            "calibrated gradients need the outcome's logits and features; return them, or take the plain GradientRule"
+        )
     parts: dict[str, list[Tensor]] = {"classification": [], DISTILLATION: []}
     for name, loss in outcome.losses.items():
         if not loss.ndim:
@@ -92,7 +94,8 @@ class CalibratedGradient(GradientRule):
         super().__init__()
         if type(classifier).forward is not nn.Linear.forward:
             raise ValueError(
-                f"calibrated gradients are those of a linear classifier, not of {type(classifier).__name__}"
+                f"calibrated gradients are those of a linear classifier, not of {type(classifier).__name__}; "
+                f"take the plain GradientRule, or set method.gradients='plain'"
             )
         self._classifier = (classifier,)  # in a tuple: its parameters belong to the method, not to the rule
         self.register_buffer("weights", weights)

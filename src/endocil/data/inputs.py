@@ -124,7 +124,7 @@ def _images_at(path: Path) -> tuple[list[tuple[str, str]], dict[str, str]]:
                 if is_image(name) or (_is_dicom(name) and not is_hidden(name)):
                     named += _frames(os.path.join(place.path, name), "/".join((*place.parts, name)))
         if not named:
-            raise DataError(f"the folder {path} holds no image")
+            raise DataError(f"the folder {path} holds no image; give one with JPEG, PNG or DICOM files")
         return named, {}
     if not path.exists():
         raise DataError(f"{path} does not exist; give an image, a folder of images or a CSV file")

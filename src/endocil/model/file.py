@@ -277,7 +277,9 @@ def read_archive(path: Path) -> tuple[dict[str, bytes], str]:
     try:
         data = read_whole(path)
     except FileNotFoundError as error:
-        raise FileFormatError(f"there is no model {path}") from error
+        raise FileFormatError(
+            f"there is no model {path}; expected a model file (.endocil) or the folder of a finished run"
+        ) from error
     except UnfitFileError as error:
         raise FileFormatError(f"{path} is not a model file: {error.strerror}") from error
     except OSError as error:
