@@ -48,7 +48,7 @@ from endocil.methods import METHODS, Method, build_method
 from endocil.methods.base import Phase, TaskData, shared_schedule
 from endocil.model.predictions import predict
 from endocil.networks import build_backbone
-from endocil.runs.parts import Parts, scenario_of
+from endocil.runs.parts import RunParts, scenario_of
 from endocil.settings.settings import load_settings
 
 CPU = torch.device("cpu")
@@ -127,7 +127,7 @@ def epoch(name: str, life: Life) -> Callable[[], object]:
         augmentation=Augmentation(),
         seed=0,
         key=(0, 0),
-        observe=method.classifier,
+        logged_head=method.classifier,
     )
     return lambda: next(running)
 
@@ -252,7 +252,7 @@ class Work:
     first_operations: float
 
 
-def without_pixels(preset: str, method: str, buffer: int) -> Parts:
+def without_pixels(preset: str, method: str, buffer: int) -> RunParts:
     """The parts of a run on the published number of images; one gray picture stands for all of them."""
     settings = complete(load_settings(preset, [f"method.name={method}", f"memory.per_class={buffer}"]))
     chosen = settings.scenario
@@ -265,7 +265,7 @@ def without_pixels(preset: str, method: str, buffer: int) -> Parts:
     memory = None
     if built.replay:
         memory = ExemplarMemory(per_class=buffer, select=build_selector("random", {}), size=COUNTED, seed=0)
-    return Parts(settings, images, scenario.joined() if built.joint else scenario, built, memory, Augmentation(), ())
+    return RunParts(settings, images, scenario.joined() if built.joint else scenario, built, memory, Augmentation(), ())
 
 
 def operations_of(method: nn.Module, phase: Phase) -> float:
@@ -296,7 +296,7 @@ def work_of(preset: str, name: str, buffers: Sequence[int], each: Counted) -> li
                 passes[task.index] += seen
                 operations[task.index] += seen * each[key] * SCALE
                 if not parts.method.joint:  # its only task has other images than the others' first
-                    shared = shared or phase.shared
+                    shared = shared or phase.first_task_name
         found.append(Work(preset, name, buffer, passes.total(), sum(operations.values()), shared, operations[0]))
     return found
 

@@ -13,18 +13,18 @@ import statistics
 import torch
 
 from endocil.methods import METHODS
-from endocil.runs.parts import Parts, assemble
+from endocil.runs.parts import RunParts, assemble
 from endocil.runs.preflight import speed, trial
 from endocil.settings.settings import load_settings
 
 VARIANTS = [(name, ()) for name in sorted(METHODS)] + [("foster", ("method.evaluate=student",))]
 
 
-def parts_of(settings: str, name: str, changes: tuple[str, ...]) -> Parts:
+def parts_of(settings: str, name: str, changes: tuple[str, ...]) -> RunParts:
     return assemble(load_settings(settings, [f"method.name={name}", *changes]))
 
 
-def seconds_per_epoch(parts: Parts, seconds: float) -> float:
+def seconds_per_epoch(parts: RunParts, seconds: float) -> float:
     method, phases = trial(parts)
     return sum(len(phase.images) / speed(parts.settings, method, phase, seconds) for phase in phases)
 

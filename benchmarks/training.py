@@ -39,7 +39,7 @@ from endocil.learning.parallel import learning_on
 from endocil.learning.training import fit
 from endocil.methods.base import Method, Phase, TaskData
 from endocil.networks import compile_backbones, sync_batch_norm
-from endocil.runs.parts import Parts, assemble
+from endocil.runs.parts import RunParts, assemble
 from endocil.runs.preflight import planned_exemplars
 from endocil.settings.settings import load_settings
 
@@ -64,7 +64,7 @@ class Size:
     def per_epoch(self) -> int:
         return self.batches * self.batch
 
-    def parts(self, method: str) -> Parts:
+    def parts(self, method: str) -> RunParts:
         chosen = {
             "method.name": method,
             "data.size": self.pixels,
@@ -94,14 +94,14 @@ def training(name: str, size: Size, *, later: bool = False) -> tuple[Method, Pha
     return parts.method, replace(phase, schedule=replace(phase.schedule, epochs=10**6, milestones=()))
 
 
-def rows_of(parts: Parts, task: Task) -> tuple[Tensor, Tensor]:
+def rows_of(parts: RunParts, task: Task) -> tuple[Tensor, Tensor]:
     """A task's new images, and as many images of each old class as the memory will hold."""
     kept = planned_exemplars(parts, task.index)
     old = [parts.scenario.rows(TRAIN, slice(label, label + 1))[:n] for label, n in enumerate(kept)]
     return parts.scenario.rows(TRAIN, task.new), torch.cat([torch.empty(0, dtype=torch.int64), *old])
 
 
-def data_of(parts: Parts, new: Tensor, exemplars: Tensor) -> TaskData:
+def data_of(parts: RunParts, new: Tensor, exemplars: Tensor) -> TaskData:
     return TaskData(
         ImageSet.of(parts.images, new), ImageSet.of(parts.images, exemplars, from_memory=True), parts.augmentation
     )
@@ -121,7 +121,7 @@ def epochs(method: Method, phase: Phase, fabric: Fabric | None = None, **options
         augmentation=Augmentation(),
         seed=0,
         key=(0, 0),
-        observe=method.classifier,
+        logged_head=method.classifier,
         **options,
     )
     return lambda: next(running)

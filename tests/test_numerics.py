@@ -48,7 +48,7 @@ def train(life: Life, bits: Bits = "32") -> dict[str, Tensor]:
         "precision": Precision(bits),
     }
     phase = first_phase(life)
-    list(fit(phase, life.method, **places, observe=life.method.classifier))
+    list(fit(phase, life.method, **places, logged_head=life.method.classifier))
     return state_of(life.method)
 
 

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from endocil.cli.ledger import plot, texts
+from endocil.cli.ledger import plot
 from endocil.methods import METHODS, method_options
 from endocil.reports.ledger import insert_texts
+from endocil.reports.ledger_texts import ledger_texts
 
 HOME = Path(__file__).parents[1]
 DOCS = HOME / "docs"
@@ -160,7 +161,7 @@ def test_every_page_is_in_the_menu_of_the_site() -> None:
 
 
 def test_what_pages_say_of_the_results_is_what_the_ledger_says() -> None:
-    known = texts(LEDGER)
+    known = ledger_texts(LEDGER)
     pages = [page for page in PAGES if "<!-- ledger:" in page.read_text("utf-8")]
     assert {HOME / "README.md", DOCS / "results.md"} <= set(pages)
     stale = [page.name for page in pages if insert_texts(page, known, check=True)]

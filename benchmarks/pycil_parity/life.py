@@ -34,7 +34,7 @@ from endocil.data.splits import TEST, TRAIN
 from endocil.learning.events import Journal
 from endocil.learning.learner import Learner
 from endocil.model.predictions import predict
-from endocil.runs.parts import Parts, assemble
+from endocil.runs.parts import RunParts, assemble
 
 WIDTH = 8
 TRAINING = {"epochs": 3, "milestones": [2], "batch_size": 64}
@@ -86,7 +86,7 @@ class Ours:
     def __init__(self, images: Path, method: str, seed: int, folder: Path) -> None:
         wanted = settings(images, method, seed)
         wanted = {**wanted, "network": {"width": WIDTH}, "train": TRAINING}
-        self.parts: Parts = assemble(endocil.load_settings(wanted))
+        self.parts: RunParts = assemble(endocil.load_settings(wanted))
         self.method, self.seed = self.parts.method.double(), seed
         # images are float32 everywhere in the package
         self.method.backbone.register_forward_pre_hook(lambda module, given: (given[0].double(), *given[1:]))
@@ -143,7 +143,7 @@ class Numbered(KeptImages):
 
     use_path = True
 
-    def __init__(self, images: Path, parts: Parts) -> None:
+    def __init__(self, images: Path, parts: RunParts) -> None:
         super().__init__(images)
         every = slice(0, len(parts.images.table.classes))
         self.train_data, self.test_data = (parts.scenario.rows(part, every).numpy() for part in (TRAIN, TEST))

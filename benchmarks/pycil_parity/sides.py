@@ -106,7 +106,7 @@ def _train(method: Method, task: Task, index: int, phase: Phase) -> Mapping[nn.P
     learned = [parameter for module in phase.train for parameter in module.parameters()]
     gradients: dict[nn.Parameter, Tensor] = {}
     fabric = Fabric(accelerator="cpu", devices=1)
-    where: dict[str, Any] = {"seed": 0, "key": (task.index, index), "observe": method.classifier}
+    where: dict[str, Any] = {"seed": 0, "key": (task.index, index), "logged_head": method.classifier}
     for _ in fit(phase, method, fabric=fabric, augmentation=PLAIN, **where):
         gradients = {parameter: parameter.grad.clone() for parameter in learned if parameter.grad is not None}
     return gradients

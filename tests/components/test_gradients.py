@@ -59,7 +59,7 @@ def stepped(net: Net, rule: GradientRule, **options: Any) -> dict[str, Tensor]:
     n = len(present(found.logits))
     collected = rule.collect(found, n)
     (torch.cat([*found.losses.values()]).sum() / n).backward()
-    rule.apply(collected)
+    rule.overwrite(collected)
     return {name: p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
 
 

@@ -81,13 +81,13 @@ def test_methods_whose_first_task_has_the_same_name_train_it_to_the_same_bits(im
                 continue
             phase = first_phase(one)
             if name in OWN_HEADS:
-                assert not phase.shared
+                assert not phase.first_task_name
                 continue
             one.learner._train(one.scenario.tasks[0], 0, phase, None)
             bits = digest_of(network_of(one.method))
-            assert phase.shared
-            by_name[phase.shared].add(bits)
-            events[phase.shared].append(untimed(one.folder))
+            assert phase.first_task_name
+            by_name[phase.first_task_name].add(bits)
+            events[phase.first_task_name].append(untimed(one.folder))
     assert all(len(bits) == 1 for bits in by_name.values()), by_name
     # DGR's two variants have names of their own: one clips long gradients, which these small ones are not
     assert len(by_name) == 4
@@ -101,7 +101,7 @@ def test_later_tasks_are_not_shared(lives: Lives, tmp_path: Path) -> None:
         life = lives.after(name, 1, tmp_path / name)
         for task in life.scenario.tasks[1:2]:
             life.method.grow(task)
-            assert {phase.shared for phase in life.method.phases(task, life.data(task))} == {""}
+            assert {phase.first_task_name for phase in life.method.phases(task, life.data(task))} == {""}
 
 
 def settings(method: str, store: Path | None = None, **run: object) -> dict[str, Any]:
@@ -259,7 +259,7 @@ class Greedy(ICaRL):
         def objective(batch: Batch) -> Outcome:
             return phase.objective(batch)
 
-        return (Phase("train", data.all, (self, self.extra), phase.schedule, objective, shared="mine"),)
+        return (Phase("train", data.all, (self, self.extra), phase.schedule, objective, first_task_name="mine"),)
 
 
 def test_a_method_from_outside_shares_with_itself_alone(images: Images, tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_method_from_outside_shares_with_itself_alone(images: Images, tmp_path
     ]
     assert len(set(places)) == 3
     assert places[1] == places[3]
-    with pytest.raises(EndocilError, match=r"leave Phase\.shared empty"):
+    with pytest.raises(EndocilError, match=r"leave Phase\.first_task_name empty"):
         key_of(Life(images, tmp_path / "life", new_method("test_first_task:Greedy")), tmp_path)
 
 

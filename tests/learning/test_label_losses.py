@@ -150,7 +150,9 @@ def test_images_that_are_not_augmented_are_not_mixed(images: Images, tmp_path: P
         return correct.objective(batch)
 
     where: dict[str, Any] = {"fabric": life.fabric, "augmentation": Augmentation(), "seed": 0, "key": (1, 1)}
-    list(fit(replace(correct, objective=objective), life.method, observe=life.method.classifier, mixup=1.0, **where))
+    list(
+        fit(replace(correct, objective=objective), life.method, logged_head=life.method.classifier, mixup=1.0, **where)
+    )
     assert seen
     assert all(batch.mixed_labels is None for batch in seen)
 

@@ -201,7 +201,7 @@ def test_the_epoch_tells_the_length_of_the_gradient_before_clipping(images: Imag
     def epochs(folder: str, **changes: Any) -> list[dict[str, Any]]:
         life, phase = second_phase(images, tmp_path / folder, method_with("endocil", **changes))
         where: dict[str, Any] = {"fabric": life.fabric, "augmentation": Augmentation(), "seed": 0, "key": (1, 0)}
-        return [epoch.measured for epoch in fit(phase, life.method, observe=life.method.classifier, **where)]
+        return [epoch.measured for epoch in fit(phase, life.method, logged_head=life.method.classifier, **where)]
 
     measured = epochs("clipped", clip_gradients=1e-3)[0]
     assert measured["gradient_norm"] > 1e-3 >= 0.999 * measured["classifier_gradient"]

@@ -30,7 +30,7 @@ def first_phase(life: Life, **schedule: Any) -> Phase:
 
 def train(life: Life, phase: Phase, **options: Any) -> list[Epoch]:
     options = {"fabric": life.fabric, "augmentation": Augmentation(), "seed": 0, "key": (0, 0), **options}
-    return list(fit(phase, life.method, observe=life.method.classifier, **options))
+    return list(fit(phase, life.method, logged_head=life.method.classifier, **options))
 
 
 def test_training_is_plain_sgd_on_the_mean_of_the_losses(images: Images, tmp_path: Path) -> None:

@@ -149,10 +149,14 @@ def test_what_a_phase_asks_for_and_settings_cannot_give_is_refused_in_one_line()
 def test_a_phase_with_replay_or_a_hook_cannot_be_shared() -> None:
     new, exemplars = sets()
     method = new_method("finetune")
-    phase = Phase("train", new, (), Schedule(epochs=1), lambda batch: Outcome({}), shared="alike")
+    phase = Phase("train", new, (), Schedule(epochs=1), lambda batch: Outcome({}), first_task_name="alike")
     refuse_more_than_the_network(method, phase)
-    for more in ({"replay": (Replay(exemplars, 2),)}, {"after_step": lambda: None}, {"moves": (method.backbone,)}):
-        with pytest.raises(EndocilError, match=r"leave Phase\.shared empty"):
+    for more in (
+        {"replay": (Replay(exemplars, 2),)},
+        {"after_step": lambda: None},
+        {"also_changes": (method.backbone,)},
+    ):
+        with pytest.raises(EndocilError, match=r"leave Phase\.first_task_name empty"):
             refuse_more_than_the_network(method, replace(phase, **more))
 
 
@@ -209,7 +213,7 @@ def test_after_step_runs_once_for_each_step_also_when_a_batch_goes_in_pieces(liv
     schedule = replace(phase.schedule, epochs=1, batch_size=4)
     counted = replace(phase, after_step=lambda: steps.append(1), schedule=schedule)
     places: dict[str, Any] = {"fabric": life.fabric, "augmentation": Augmentation(), "seed": 0, "key": (0,)}
-    list(fit(counted, life.method, observe=life.method.classifier, accumulate=2, **places))
+    list(fit(counted, life.method, logged_head=life.method.classifier, accumulate=2, **places))
     assert len(steps) == len(cut(phase.images.rows, 4)) > 1
 
 
@@ -331,4 +335,4 @@ def test_gradients_calibrated_for_a_linear_classifier_refuse_another_head() -> N
     head.grow(2, generator(0))
     with pytest.raises(ValueError, match="are those of a linear classifier, not of CosineClassifier"):
         CalibratedGradient(head, torch.ones(2))  # type: ignore[arg-type]
-    assert not GradientRule.twice
+    assert not GradientRule.second_pass

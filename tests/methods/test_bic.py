@@ -31,7 +31,7 @@ def batch_of(images: Tensor, labels: list[int]) -> Batch:
 
 def train(life: Life, phase: Phase, index: int) -> None:
     options: dict[str, Any] = {"fabric": life.fabric, "augmentation": Augmentation(), "seed": 0, "key": (1, index)}
-    list(fit(phase, life.method, **options, observe=life.method.classifier))
+    list(fit(phase, life.method, **options, logged_head=life.method.classifier))
 
 
 def task_of(counts: list[int], exemplars: list[int]) -> tuple[Task, TaskData]:

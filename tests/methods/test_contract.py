@@ -99,7 +99,7 @@ def test_modules_outside_the_phase_keep_their_bits_and_batch_norm_statistics(gro
         outside = {k for k, v in life.method.state_dict(keep_vars=True).items() if id(v) not in inside}
         before = state_of(life.method)
         options: dict[str, Any] = {"fabric": life.fabric, "augmentation": Augmentation(), "seed": 0, "key": (0,)}
-        list(fit(phase, life.method, **options, observe=life.method.classifier))
+        list(fit(phase, life.method, **options, logged_head=life.method.classifier))
         changed = set(differing(before, state_of(life.method)))
         assert not changed & outside
         assert changed

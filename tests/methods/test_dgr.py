@@ -78,7 +78,7 @@ def step(phase: Phase, batch: Batch, optimizer: torch.optim.Optimizer) -> Outcom
     collected = phase.gradients.collect(outcome, len(batch))
     optimizer.zero_grad()
     torch.stack([loss.sum() / len(batch) for loss in outcome.losses.values()]).sum().backward()
-    phase.gradients.apply(collected)
+    phase.gradients.overwrite(collected)
     optimizer.step()
     return outcome
 
@@ -208,7 +208,7 @@ def test_one_step_keeps_the_invariants_of_the_rule(images: Images, variant: str)
         assert isinstance(phase.gradients, dgr.ReweightedGradient)
         parts = phase.gradients.collect(outcome, len(batch))
         total.backward()
-        phase.gradients.apply(parts)
+        phase.gradients.overwrite(parts)
         assert torch.equal(present(layer_of(method).grad), plain)  # the backbone takes the plain gradient
         omega = row_weights(phase.gradients.gathered, 4, phase.gradients.new_factor)
         labels, teacher_logits = parts["classification"], parts["distillation"]
@@ -254,7 +254,7 @@ def test_the_original_shortens_gradients_beyond_ten_thousand(images: Images) -> 
     layer = nn.Linear(3, 2).double()
     parts = {"classification": torch.full((2, 4), 1e5).double(), "distillation": torch.zeros(2, 4).double()}
     for clip, length in (((), 2e5 * math.sqrt(2)), ((layer,), 1e4)):
-        dgr.ReweightedGradient(layer, 0, new_factor=1.0, clip=clip).apply(parts)
+        dgr.ReweightedGradient(layer, 0, new_factor=1.0, clip=clip).overwrite(parts)
         found = gradient_of(layer)
         assert found.norm().item() == pytest.approx(length)
     for variant, clips in (("pilot", 0), ("original", 2)):  # backbone and classifier

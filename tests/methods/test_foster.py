@@ -128,7 +128,7 @@ def test_boosting_leaves_the_old_network_and_compression_the_teacher_bit_for_bit
     options: dict[str, Any] = {"fabric": Fabric(accelerator="cpu", devices=1), "seed": 0, "key": (0,)}
     changed, before = [], state_of(method)
     for phase in method.phases(task, data):
-        list(fit(phase, method, augmentation=Augmentation(), observe=method.classifier, **options))
+        list(fit(phase, method, augmentation=Augmentation(), logged_head=method.classifier, **options))
         changed.append(differing(before, state_of(method)))
         before = state_of(method)
     learning = ("teacher.new_backbone.", "teacher.classifier.", "teacher.expansion.")

@@ -99,7 +99,7 @@ def test_alignment_scales_the_new_rows_by_one_number_and_touches_nothing_else(im
         "seed": 0,
         "key": (1, 0),
     }
-    list(fit(phase, life.method, **options, observe=life.method.classifier))
+    list(fit(phase, life.method, **options, logged_head=life.method.classifier))
     before = state_of(life.method)
     ratio = lengths(life.method)[task.old].double().mean() / lengths(life.method)[task.new].double().mean()
     life.method.consolidate(task, life.data(task))

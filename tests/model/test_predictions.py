@@ -138,7 +138,7 @@ def test_ties_go_to_the_class_learnt_first() -> None:
 @pytest.mark.parametrize("head", ["nearest_mean", "knn"])
 def test_a_head_that_is_not_there_is_refused(head: Any) -> None:
     with pytest.raises(
-        EndocilError, match=f"head: expected softmax, or nearest_mean where exemplars were kept; came '{head}'"
+        EndocilError, match=f"head: expected softmax, or nearest_mean where exemplars were kept; got '{head}'"
     ):
         make([[1, 2]], [0]).predicted(head)
 
@@ -146,14 +146,14 @@ def test_a_head_that_is_not_there_is_refused(head: Any) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"labels": [2]}, "labels: expected indices into distinct classes; came 2 to 2"),
+        ({"labels": [2]}, "labels: expected indices into distinct classes; got 2 to 2"),
         ({"labels": [-2]}, "indices into distinct classes"),
         ({"labels": [0, 1]}, r"1 images, labels \(2,\), 1 sources"),
         ({"classes": ("a", "a")}, "distinct classes"),
-        ({"classes": ("a", "b", "c")}, r"scores: expected the shape \(1, 3\), images by classes; came \(1, 2\)"),
+        ({"classes": ("a", "b", "c")}, r"scores: expected the shape \(1, 3\), images by classes; got \(1, 2\)"),
         ({"distances": [[1]]}, "distances: expected the shape"),
         ({"distances": [[1, np.nan]]}, "distances: expected finite numbers"),
-        ({"scores": [[1, np.inf]]}, "scores: expected finite numbers; came NaN or infinity"),
+        ({"scores": [[1, np.inf]]}, "scores: expected finite numbers; got NaN or infinity"),
         ({"scores": np.zeros((0, 2)), "labels": []}, "expected images"),
     ],
 )
@@ -209,23 +209,23 @@ GOOD = "label,a,b\na,1,0\nb,0,1\n"
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "line 1: expected distinct columns, `label` among them; came ''"),
-        ("label,a,b\n", "expected a line for each test image after the header; came none"),
-        ("image,a,b\nx,1,0\n", "line 1: expected distinct columns, `label` among them; came 'image,a,b'"),
+        ("", "line 1: expected distinct columns, `label` among them; got ''"),
+        ("label,a,b\n", "expected a line for each test image after the header; got none"),
+        ("image,a,b\nx,1,0\n", "line 1: expected distinct columns, `label` among them; got 'image,a,b'"),
         ("label,a,a\na,1,0\n", "line 1: expected distinct columns"),
-        ("label,image\na,x\n", "line 1: expected score columns, or else `predicted`; came label, image"),
+        ("label,image\na,x\n", "line 1: expected score columns, or else `predicted`; got label, image"),
         ("label,predicted,a\na,a,1\n", "line 1: expected score columns, or else `predicted`"),
-        ("label,a,b\na,1,0\nB,0,1\n", "line 3, column label: expected one of a, b; came 'B'"),
-        ("label,a,b\na,1,0\n\nb,0,x\n", "line 4, column b: expected a finite number; came 'x'"),
-        ("label,a,b\na,1,\nb,0,1\n", "line 2, column b: expected a finite number; came ''"),
-        ("label,a,b\na,nan,0\nb,0,1\n", "line 2, column a: expected a finite number; came 'nan'"),
-        ("label,a,b\na,1,1e39\nb,0,1\n", "line 2, column b: expected a finite number; came '1e39'"),
-        ("label,a,b\na,1\n", "line 2: expected 3 fields as in line 1; came 2"),
-        ("label,predicted\na,a\nb,c\n", "line 3, column predicted: expected one of a, b; came 'c'"),
-        (",label,a,b\n0,a,1,0\n1,b,0,1\n", r"line 1: expected classes as score columns \(.*\); came ''"),
+        ("label,a,b\na,1,0\nB,0,1\n", "line 3, column label: expected one of a, b; got 'B'"),
+        ("label,a,b\na,1,0\n\nb,0,x\n", "line 4, column b: expected a finite number; got 'x'"),
+        ("label,a,b\na,1,\nb,0,1\n", "line 2, column b: expected a finite number; got ''"),
+        ("label,a,b\na,nan,0\nb,0,1\n", "line 2, column a: expected a finite number; got 'nan'"),
+        ("label,a,b\na,1,1e39\nb,0,1\n", "line 2, column b: expected a finite number; got '1e39'"),
+        ("label,a,b\na,1\n", "line 2: expected 3 fields as in line 1; got 2"),
+        ("label,predicted\na,a\nb,c\n", "line 3, column predicted: expected one of a, b; got 'c'"),
+        (",label,a,b\n0,a,1,0\n1,b,0,1\n", r"line 1: expected classes as score columns \(.*\); got ''"),
         ("label,score:a,task\na,1,0\n", "line 1: expected classes as score columns .* came 'task'"),
-        ("label,score:a,distance:b\na,1,0\n", "line 1: expected a column for each of a; came b"),
-        ("label,score:a,distance:a\na,1,-inf\n", "line 2, column distance:a: expected a finite number; came '-inf'"),
+        ("label,score:a,distance:b\na,1,0\n", "line 1: expected a column for each of a; got b"),
+        ("label,score:a,distance:a\na,1,-inf\n", "line 2, column distance:a: expected a finite number; got '-inf'"),
     ],
 )
 def test_a_bad_file_is_refused_with_its_name_line_what_was_expected_and_what_came(
@@ -239,11 +239,11 @@ def test_a_bad_file_is_refused_with_its_name_line_what_was_expected_and_what_cam
 @pytest.mark.parametrize(
     ("second", "message"),
     [
-        ("label,a,c\na,1,0\nc,0,1\n", "line 1: expected a column for each of a, b, c; came a, c"),
-        (GOOD, "expected the next task, with classes the file before has not; came a, b"),
+        ("label,a,c\na,1,0\nc,0,1\n", "line 1: expected a column for each of a, b, c; got a, c"),
+        (GOOD, "expected the next task, with classes the file before has not; got a, b"),
         ("label,predicted\na,a\nb,a\n", "expected the next task"),
-        ("label,a,b,c\nb,1,0,0\nc,0,1,0\n", "expected test images of all classes seen so far; came none of a"),
-        ("label,predicted\nc,c\n", "expected test images of all classes seen so far; came none of a, b"),
+        ("label,a,b,c\nb,1,0,0\nc,0,1,0\n", "expected test images of all classes seen so far; got none of a"),
+        ("label,predicted\nc,c\n", "expected test images of all classes seen so far; got none of a, b"),
     ],
 )
 def test_a_run_whose_files_do_not_follow_each_other_is_refused(tmp_path: Path, second: str, message: str) -> None:

@@ -42,9 +42,9 @@ class Ema(Method):
             return Outcome({"cross_entropy": functional.cross_entropy(logits, batch.labels, reduction="none")}, logits)
 
         train = (*trained_parts(self.backbone), self.classifier)
-        moves = (self.average, self.steps)
+        changed = (self.average, self.steps)
         schedule = self.schedule(task)
-        return (Phase("train", data.all, train, schedule, objective, after_step=self.update, moves=moves),)
+        return (Phase("train", data.all, train, schedule, objective, after_step=self.update, also_changes=changed),)
 
     def embed(self, images: Tensor) -> Tensor:
         return self.average[0](images)  # type: ignore[no-any-return]

@@ -14,13 +14,13 @@ from endocil.networks import trained_parts
 class Ascent(GradientRule):
     """The gradient is taken a second time, rho further along the first one."""
 
-    twice = True
+    second_pass = True
 
     def __init__(self, rho: float) -> None:
         super().__init__()
         self.rho = rho
 
-    def move(self, parameters: Sequence[nn.Parameter]) -> None:
+    def perturb(self, parameters: Sequence[nn.Parameter]) -> None:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
         for parameter in parameters:

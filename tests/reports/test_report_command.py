@@ -37,6 +37,16 @@ def test_a_page_is_written_and_its_place_told(make_run: MakeRun, tmp_path: Path)
     assert "<h1>Mine &amp; yours</h1>" in page.read_text("utf-8")
 
 
+def test_reports_tables_and_the_ledger_take_the_folder_of_a_sweep(make_run: MakeRun, tmp_path: Path) -> None:
+    runs = [make_run(method) for method in ("finetune", "icarl")]
+    sweep, page = runs[0].parent, tmp_path / "report.html"
+    _report(sweep, "-o", page)
+    assert "<h1>endocil: 01-finetune, 02-icarl</h1>" in page.read_text("utf-8")
+    added = CliRunner().invoke(_application(), ["ledger", "add", str(sweep), "--ledger", str(tmp_path / "ledger")])
+    assert added.exit_code == 0, added.output
+    assert len(list((tmp_path / "ledger").glob("*.json"))) == 2
+
+
 def test_pictures_are_shown_where_the_run_or_the_command_says_so(learned: Path, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     _report(learned, "-o", page)

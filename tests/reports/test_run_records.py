@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from endocil.errors import EndocilError
-from endocil.runs.records import read_run
+from endocil.runs.records import read_run, read_runs
 
 MakeRun = Callable[..., Path]
 
@@ -36,6 +36,19 @@ def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
 def test_another_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EndocilError, match=r"is not a run: it has no settings\.toml"):
         read_run(tmp_path)
+
+
+def test_the_folder_of_a_sweep_stands_for_its_runs(make_run: MakeRun) -> None:
+    one, other = make_run("finetune"), make_run("icarl")
+    sweep = one.parent
+    for name in ("logs", "first-tasks"):  # what else a sweep keeps
+        (sweep / name).mkdir()
+    (sweep / "report.html").touch()
+    assert [run.name for run in read_runs([sweep])] == [one.name, other.name]
+    assert [run.folder for run in read_runs([other, sweep])] == [other, one, other]
+    (other / "metrics.json").unlink()
+    with pytest.raises(EndocilError, match=f"not finished; finish it with `endocil resume {other}`"):
+        read_runs([sweep])
 
 
 def test_a_run_without_metrics_is_refused_with_the_way_to_finish_it(make_run: MakeRun) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from endocil.methods import BASELINE, COMPARED, OWN_METHOD
 from endocil.reports.figures.ledger_plot import rank_figure, write_rank_plot
 from endocil.reports.ledger import Entry
 from endocil.reports.ledger_tables import leaks_table
+from endocil.reports.ledger_texts import alignment_text, overview, summary
 from endocil.reports.ranks_over_data import ranked, ranks_over_data, ranks_text
-from endocil.reports.side_by_side import alignment_text, comparisons, overview, side_by_side_text, summary
+from endocil.reports.side_by_side import comparisons, side_by_side_text
 
+FROZEN = {"network__freeze": ["all"], "network__weights": "imagenet", "network__backbone": "efficientnet-lite0"}
 METRICS = ("acc_last", "f1_last", "acc_avg", "f1_avg", "af")
 
 
@@ -131,20 +134,43 @@ def test_a_data_set_with_few_of_the_methods_has_a_table_of_its_own_and_a_sentenc
     found = comparisons([*few, *full])
     assert [[data.title for data in one.data_sets] for one in found] == [["mine"], ["other"]]
     assert found[0].scale == found[1].scale
-    assert "**other** (2 of 12 methods so far)" in summary([*few, *full])
+    assert "**other** (2 of the paper's 12 methods so far)" in summary([*few, *full])
 
 
 def test_the_overview_names_the_highest_and_what_frozen_features_add() -> None:
     assert overview(_seeds("icarl", 60.0, 61.0)) == "No data set has all methods yet.\n"
     values = {name: 40.0 + i for i, name in enumerate(COMPARED)} | {OWN_METHOD: 70.0, BASELINE: 60.0}
     entries = [e for name, v in values.items() for e in _seeds(name, v, v + 1)]
-    frozen = {"network__freeze": ["all"], "network__weights": "imagenet", "network__backbone": "efficientnet-lite0"}
-    entries += [e for name, v in (("analytic", 80.0), ("simplecil", 50.0)) for e in _seeds(name, v, v, **frozen)]
+    entries += [e for name, v in (("analytic", 80.0), ("simplecil", 50.0)) for e in _seeds(name, v, v, **FROZEN)]
     scratch, own, features = overview(entries).splitlines()
-    assert "that of EndoCIL on mine (70.5 %)" in scratch
-    assert own.startswith("- EndoCIL is the highest, or within noise of it, on 1 of 1 data sets.")
+    assert "after the last task EndoCIL is highest on mine (70.5 %)." in scratch
+    assert own.startswith(
+        "- EndoCIL is highest, or within noise of the highest, on 1 of the 1 data sets on which all 12"
+    )
     assert "10.0 to 10.0 points above iCaRL (significant on 1 of 1)" in own
-    assert "Analytic 80.0 % on mine (70.5 % from scratch)" in features
+    assert "Analytic ends at 80.0 % on mine (70.5 % from scratch)" in features
+
+
+def test_the_overview_says_what_the_training_part_has_seen_of_the_test_images() -> None:
+    entries = [e for i, name in enumerate(COMPARED) for e in _seeds(name, 40.0 + i, 41.0 + i)]
+    methods = (("analytic", 80.0), ("multistage", 90.0))
+    for data, rate in (("all", 1.0), ("some", 0.325), ("none", 0.0)):
+        more = {**FROZEN, "leaks": {"group_in_train": rate}}
+        entries += [e for name, v in methods for e in _seeds(name, v, v, data=data, **more)]
+    apart = {**FROZEN, "leaks": {"group_in_train": 0.0}, "scenario__split_by": "group"}
+    entries += [e for name, v in methods for e in _seeds(name, v - 60, v - 60, data="all", **apart)]
+    sentence = overview(entries).splitlines()[-1]
+    assert "MultiStage, a method of this project, ends at 90.0 % on all (every test image shows a video or" in sentence
+    assert "trained on; split by video or patient, such methods end at 20.0 to 30.0 %), 90.0 % on none" in sentence
+    assert "90.0 % on some (32 % of the test images show a video or patient that was trained on)." in sentence
+
+
+def test_a_table_names_the_number_of_exemplars_only_where_a_method_keeps_any() -> None:
+    [found] = comparisons([e for m in ("finetune", "endocil") for e in _seeds(m, 60.0, 61.0)])
+    assert found.scale.endswith("30 exemplars per class")
+    without = [replace(e, exemplars=0) for m in ("analytic", "multistage") for e in _seeds(m, 60.0, 61.0, **FROZEN)]
+    [found] = comparisons(without)
+    assert found.scale == "64 px, frozen efficientnet-lite0 (imagenet)"
 
 
 def test_a_ledger_without_two_methods_says_so() -> None:
@@ -212,8 +238,9 @@ def test_the_summary_says_what_is_highest_what_is_noise_and_what_is_missing() ->
     whole, by_group = summary(entries).splitlines()
     p = stats.ttest_rel([70.0, 72.0, 74.0], [68.0, 73.0, 72.5]).pvalue
     assert whole.startswith(
-        "- **mine** (3 of 12 methods so far): BiC has the highest accuracy after the last task (72.0 %); EndoCIL is "
-        f"within noise of it; EndoCIL (71.2 %) ends 0.8 points below BiC (not significant over 3 seeds, p = {p:.2g});"
+        "- **mine** (3 of the paper's 12 methods so far): BiC has the highest accuracy after the last task (72.0 %); "
+        "EndoCIL is within noise of it; EndoCIL (71.2 %) ends 0.8 points below BiC "
+        f"(not significant over 3 seeds, p = {p:.2g});"
     )
     assert "EndoCIL ends 7.9 to 11.1 points above iCaRL with each of 3 seeds (significant, p = 0.0" in whole
     assert by_group.startswith(

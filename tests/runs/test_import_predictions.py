@@ -223,9 +223,9 @@ def test_hostile_arrays_are_refused_before_memory_is_taken_and_run_nothing(
     ("text", "message"),
     [
         ("label\npolyp\n", "score columns, or else `predicted`"),
-        ("label,predicted\npolyp,ulcer\n", "column predicted: expected one of polyp; came 'ulcer'"),
+        ("label,predicted\npolyp,ulcer\n", "column predicted: expected one of polyp; got 'ulcer'"),
         ("label,score:polyp\npolyp,nan\n", "expected a finite number"),
-        ("task,label,predicted\n-1,polyp,polyp\n", "whole numbers from 0 on; came '-1'"),
+        ("task,label,predicted\n-1,polyp,polyp\n", "whole numbers from 0 on; got '-1'"),
         ("image,label,predicted\na,polyp,polyp\na,polyp,polyp\n", "an image is there twice"),
         ("method,label,predicted\na,polyp,polyp\nb,polyp,polyp\n", "column method has 2 values"),
         ("method,label,predicted\nfoster,polyp,polyp\n", "--method is 'iCaRL', but the column method says 'foster'"),

@@ -65,7 +65,7 @@ def test_sizes_classes_and_unreadable_files_are_told_and_the_settings_hold(tmp_p
     assert settings.data.skip_unreadable
     assert settings.data.options["class_from"] == "leaf"
     assert settings.scenario.validation > 0
-    assert settings.method.name == "analytic"
+    assert settings.method.name == "multistage"
     assert settings.network.weights == "imagenet"
     checked = endocil("check", tmp_path / "mine.toml")
     assert checked.returncode == 0, checked.stderr

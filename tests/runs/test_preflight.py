@@ -61,7 +61,7 @@ class SharesTooMuch(Finetune):
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         (phase,) = super().phases(task, data)
-        return (Phase("train", data.new, (self, self.extra), phase.schedule, phase.objective, shared="mine"),)
+        return (Phase("train", data.new, (self, self.extra), phase.schedule, phase.objective, first_task_name="mine"),)
 
 
 class ComparesLater(Finetune):

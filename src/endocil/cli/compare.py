@@ -20,9 +20,11 @@ REFUSED, ERROR = 1, 2  # exit statuses, distinct for pipelines
 
 
 def compare(
-    old: Annotated[Path, typer.Argument(help="The model in use.")],
-    new: Annotated[Path, typer.Argument(help="The model that is to replace it.")],
-    test: Annotated[Path, typer.Argument(help="A folder of class folders, or a CSV file (path, label, group).")],
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="The model in use.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="The model that is to replace it.")],
+    test: Annotated[
+        Path, typer.Argument(metavar="TEST", help="A folder of class folders, or a CSV file (path, label, group).")
+    ],
     rules: Annotated[Path | None, typer.Option(help="The rules (gate.toml); without them nothing is refused.")] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path("gate.html"),
     flips: Annotated[

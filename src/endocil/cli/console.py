@@ -16,7 +16,7 @@ from endocil.io.terminal import printable, without_tricks
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from endocil.model.model import Model as LivingModel
+    from endocil.model.model import Model
 
 Source = Annotated[
     str, typer.Argument(metavar="NAME_OR_FILE", help="A preset (smoke, demo, hyper-kvasir, ...) or a TOML file.")
@@ -26,12 +26,12 @@ Overrides = Annotated[
 ]
 Output = Annotated[Path | None, typer.Option("-o", "--output", help="Folder of the run; must be new or empty.")]
 Devices = Annotated[int, typer.Option(min=1, help="Processes on this machine, one per device.")]
-Nodes = Annotated[int, typer.Option(min=1, help="Machines, each with this number of devices (see docs/run.md).")]
+Nodes = Annotated[int, typer.Option(min=1, help="Number of machines; each has --devices devices (docs/run.md).")]
 Trust = Annotated[
     bool, typer.Option("--trust", help="Allow the run or model to import code of other packages that it names.")
 ]
-Run = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
-Runs = Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of finished runs.")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run.")]
+Runs = Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of finished runs, or of sweeps.")]
 Head = Annotated[Literal["softmax", "nearest_mean"], typer.Option(help="softmax or nearest_mean.")]
 Against = Annotated[
     str | None,
@@ -39,7 +39,7 @@ Against = Annotated[
         metavar="LABEL_OR_RUN", help="The method to compare with, or a run of it; by default that of the first run."
     ),
 ]
-Model = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a finished run.")]
+ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file, or the folder of a finished run.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")]
 Licence = Annotated[str, typer.Option(help="Licence under which the images may be kept and used.")]
 Consent = Annotated[str, typer.Option(help="What the patients have agreed to.")]
@@ -49,12 +49,12 @@ Ledger = Annotated[Path, typer.Option("--ledger", help="Folder of the ledger.")]
 def with_baseline(runs: Sequence[Path], against: str | None) -> list[Path]:
     """The runs, and that of --against where it is a run's folder and not among them."""
     from endocil.reports.comparisons import is_run_folder
+    from endocil.runs.records import run_folders
 
-    known = {run.resolve() for run in runs}
-    return [
-        *runs,
-        *([Path(against)] if against and is_run_folder(against) and Path(against).resolve() not in known else []),
-    ]
+    folders = run_folders(runs)
+    known = {run.resolve() for run in folders}
+    added = against and is_run_folder(against) and Path(against).resolve() not in known
+    return [*folders, *([Path(against)] if against and added else [])]
 
 
 def fail(message: str, status: int = 1) -> NoReturn:
@@ -98,7 +98,7 @@ def refuse_overwriting(output: Path, inputs: Iterable[Path]) -> None:
         raise SettingsError(f"{output} is read by this command; choose another file")
 
 
-def describe_model(model: "LivingModel", output: Path) -> None:
+def describe_model(model: "Model", output: Path) -> None:
     """What a new model file holds, and what it cannot do."""
     say(
         f"{output}: {len(model.classes)} classes, {len(model.exemplars):,} exemplars, "

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def synth(
-    folder: Annotated[Path, typer.Argument(help="The folder to write; it must be new or empty.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder to write; it must be new or empty.")],
     images: Annotated[int, typer.Option(help="Number of images.")] = 2000,
     size: Annotated[int, typer.Option(help="Width and height in pixels.", min=16)] = 128,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
@@ -60,7 +60,7 @@ def cache(
 
 
 def sheet(
-    file: Annotated[Path, typer.Argument(help="The image file to write, .jpg or .png.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The image file to write, .jpg or .png.")],
     size: Annotated[int, typer.Option(help="Width and height of each image in pixels.", min=16)] = 80,
     per_class: Annotated[int, typer.Option(help="Number of images per class.", min=1)] = 9,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
@@ -79,7 +79,9 @@ def sheet(
     say(f"{file}: {len(image.getvalue()):,} bytes")
 
 
-Name = Annotated[str, typer.Argument(help="hyper-kvasir, gastrovision, kvasir-capsule, capsule-vision or cifar100.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="hyper-kvasir, gastrovision, kvasir-capsule, capsule-vision or cifar100.")
+]
 
 
 def where(name: Name) -> None:
@@ -94,7 +96,7 @@ def where(name: Name) -> None:
 
 def check(
     name: Name,
-    root: Annotated[Path, typer.Argument(help="The downloaded folder or archive.")],
+    root: Annotated[Path, typer.Argument(metavar="ROOT", help="The downloaded folder or archive.")],
     changes: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="An option of the data set, e.g. data.test=FOLDER."),

@@ -16,8 +16,9 @@ def add(runs: Runs, folder: Ledger = Path("docs/results")) -> None:
     from endocil.reports.ledger import AlreadyInLedgerError, add_to_ledger
     from endocil.runs.folder import RunFolder
     from endocil.runs.parts import kept_table, scenario_of
+    from endocil.runs.records import run_folders
 
-    for run in runs:
+    for run in run_folders(runs):
         try:
             settings = RunFolder(run).settings
             scenario = scenario_of(kept_table(settings), settings)
@@ -44,21 +45,24 @@ def table(
     ] = "runs",
 ) -> None:
     """Print a table of the ledger as Markdown, mean and spread over seeds."""
-    known = texts(folder)
+    from endocil.reports.ledger_texts import ledger_texts
+
+    known = ledger_texts(folder)
     if which not in known:
         raise SettingsError(f"no table '{which}'; known: {', '.join(known)}")
     print(known[which])
 
 
 def insert(
-    files: Annotated[list[Path], typer.Argument(help="Markdown files with markers of ledger tables.")],
+    files: Annotated[list[Path], typer.Argument(metavar="FILE", help="Markdown files with markers of ledger tables.")],
     folder: Ledger = Path("docs/results"),
     check: Annotated[bool, typer.Option("--check", help="Change nothing; fail if a file is out of date.")] = False,
 ) -> None:
     """Write the ledger's tables and sentences between the markers of Markdown files."""
     from endocil.reports.ledger import insert_texts
+    from endocil.reports.ledger_texts import ledger_texts
 
-    known = texts(folder)
+    known = ledger_texts(folder)
     stale = [str(file) for file in files if insert_texts(file, known, check=check)]
     if check and stale:
         raise FileFormatError(f"out of date: {', '.join(stale)}; run 'endocil ledger insert' on them")
@@ -88,28 +92,3 @@ def plot(
     else:
         write_ledger_plot(defaults, output)
     say(f"wrote {output}")
-
-
-def texts(folder: Path) -> dict[str, str]:
-    """The ledger's tables and sentences by name, as Markdown."""
-    from endocil.reports.ledger import read_ledger, uses_method_defaults
-    from endocil.reports.ledger_tables import ablation_table, costs_table, leaks_table, ledger_table
-    from endocil.reports.ranks_over_data import ranks_text
-    from endocil.reports.side_by_side import alignment_text, comparisons, overview, side_by_side_text, summary
-    from endocil.runs.records import completed
-
-    entries = read_ledger(folder, complete=completed)
-    defaults = [entry for entry in entries if uses_method_defaults(entry.settings)]
-    side_by_side = comparisons(defaults)
-    return {
-        "runs": ledger_table(entries).markdown(),
-        "methods": ledger_table(defaults).markdown(),
-        "costs": costs_table(defaults).markdown(),
-        "ablation": ablation_table(entries).markdown(),
-        "paper": side_by_side_text(side_by_side),
-        "ranks": ranks_text(side_by_side[0] if side_by_side else None, "images/ranks.svg"),
-        "alignment": alignment_text(defaults),
-        "leaks": leaks_table(entries).markdown(),
-        "summary": summary(defaults),
-        "overview": overview(defaults),
-    }

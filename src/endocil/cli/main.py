@@ -38,7 +38,7 @@ def _application() -> typer.Typer:
     app.callback()(program)
     panels: dict[str, tuple[Callable[..., None], ...]] = {
         "Data and training": (
-            *(runs.init, runs.check, runs.run, runs.resume, runs.watch),
+            *(runs.init, runs.check, runs.run, runs.resume, runs.watch, runs.tensorboard),
             *(sweep.demo, sweep.sweep, sweep.tune),
         ),
         "Use a model": (
@@ -48,9 +48,9 @@ def _application() -> typer.Typer:
         "Change a model": (models.learn, compare.compare, model_content.memory, model_content.forget),
         "Compare results": (
             *(results.table, results.versus, reports.report, reports.figures, reports.publish),
-            *(results.score, results.methods, runs.tensorboard),
+            results.score,
         ),
-        "Methods of your own": (methods.new_method, methods.check_method),
+        "Methods": (methods.methods, methods.new_method, methods.check_method),
     }
     for panel, commands in panels.items():
         for command in commands:
@@ -73,7 +73,7 @@ def _group(help_text: str, *commands: Callable[..., None]) -> typer.Typer:
 
 
 def main() -> None:
-    """Errors that the user can mend become one line and exit status 1; SIGTERM ends a command as Ctrl-C does."""
+    """Errors that the user can fix become one line and exit status 1; SIGTERM ends a command as Ctrl-C does."""
     try:
         with interruptible():
             _application()()

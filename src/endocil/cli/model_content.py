@@ -1,18 +1,28 @@
-"""endocil show, bundle, memory, forget and review: what a model holds, and the images that it should be told about."""
+"""endocil show, bundle, memory, forget and review: what a model holds, and the images that should be labelled."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from endocil.cli.console import Consent, Licence, Model, Run, Trust, console, describe_model, refuse_overwriting, say
+from endocil.cli.console import (
+    Consent,
+    Licence,
+    ModelPath,
+    RunPath,
+    Trust,
+    console,
+    describe_model,
+    refuse_overwriting,
+    say,
+)
 from endocil.errors import SettingsError
 from endocil.io.files import refuse_existing, write_atomically
 from endocil.io.terminal import plain_progress
 
 
 def show(
-    model: Model,
+    model: ModelPath,
     card: Annotated[
         Path | None, typer.Option(help="Write the model card into this file: .md for Markdown, .html for a page.")
     ] = None,
@@ -36,7 +46,7 @@ def show(
 
 
 def bundle(
-    folder: Run,
+    folder: RunPath,
     output: Annotated[Path, typer.Option("-o", "--output", help="The model file, such as model.endocil.")],
     held_out: Annotated[
         int | None, typer.Option(min=0, help="Keep at most this many held-out images per class.")
@@ -78,7 +88,7 @@ def bundle(
 
 
 def memory(
-    model: Model,
+    model: ModelPath,
     sheet: Annotated[Path | None, typer.Option(help="Draw the images: a .png or .jpg, or a folder.")] = None,
     listing: Annotated[
         Path | None, typer.Option("--csv", help="Write every image and where it comes from into this file.")
@@ -119,7 +129,7 @@ def memory(
 
 
 def forget(
-    model: Model,
+    model: ModelPath,
     output: Annotated[Path, typer.Option("-o", "--output", help="The new model file; must not exist.")],
     group: Annotated[list[str] | None, typer.Option(help="A patient or video; may be repeated.")] = None,
     image: Annotated[list[str] | None, typer.Option(help="An image's id; may be repeated.")] = None,
@@ -167,12 +177,12 @@ def review(
     below: Annotated[
         float, typer.Option(help="Images whose most probable class has a smaller probability are uncertain.")
     ] = 0.7,
-    most: Annotated[int, typer.Option(min=1, help="At most this many images, the most unlike first.")] = 200,
+    most: Annotated[int, typer.Option(min=1, help="At most this many images, the least familiar first.")] = 200,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the page and the list if they exist.")] = False,
     batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 64,
     trust: Trust = False,
 ) -> None:
-    """Put images that are unlike what a model has learned, or that it is uncertain about, on a page and into a CSV list
+    """Put images that are out of distribution, or that a model is uncertain about, on a page and into a CSV list
     for a physician to complete; endocil learn takes the list as it is."""
     from endocil.model.model import Model
     from endocil.review.review import UNLIKE, write_review

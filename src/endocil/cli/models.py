@@ -12,7 +12,7 @@ from endocil.cli.console import (
     Consent,
     Force,
     Licence,
-    Model,
+    ModelPath,
     Overrides,
     Trust,
     console,
@@ -31,10 +31,8 @@ if TYPE_CHECKING:
 
 
 def predict(
-    model: Model,
-    images: Annotated[
-        list[Path], typer.Argument(metavar="IMAGES...", help="Images, a folder, or a CSV file of paths.")
-    ],
+    model: ModelPath,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGES", help="Images, a folder, or a CSV file of paths.")],
     output: Annotated[
         Path, typer.Option("-o", "--output", help="The CSV file of the predictions; missing folders are created.")
     ],
@@ -143,11 +141,12 @@ def _file_name(number: int, name: str) -> str:
 
 
 def learn(
-    model: Model,
+    model: ModelPath,
     new: Annotated[
         Path,
         typer.Argument(
-            help="A folder with a folder for each class (or, with --class, of images alone), or a CSV list of images."
+            metavar="IMAGES",
+            help="A folder with a folder for each class (or, with --class, of images alone), or a CSV list of images.",
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The new model file; must not exist.")],
@@ -232,7 +231,7 @@ def learn(
 
 
 def export(
-    model: Model,
+    model: ModelPath,
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The ONNX file to write.")],
     force: Force = False,
     trust: Trust = False,
@@ -252,7 +251,7 @@ def export(
 def serve(
     models: Annotated[
         list[Path],
-        typer.Argument(metavar="MODEL...", help="Model files; the first is used unless a request names another."),
+        typer.Argument(metavar="MODEL", help="Model files; the first is used unless a request names another."),
     ],
     folder: Annotated[
         Path | None,

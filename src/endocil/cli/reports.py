@@ -79,7 +79,9 @@ class FigureFormat(StrEnum):
 
 
 def figures(
-    runs: Annotated[list[Path] | None, typer.Argument(metavar="RUN...", help="Folders of finished runs.")] = None,
+    runs: Annotated[
+        list[Path] | None, typer.Argument(metavar="RUN", help="Folders of finished runs, or of sweeps.")
+    ] = None,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the files.")] = Path("figures"),
     only: Annotated[list[str] | None, typer.Option(metavar="NAME", help="This figure alone; may be repeated.")] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the figures and what they need.")] = False,
@@ -137,6 +139,7 @@ def publish(
     """Write tables, figures, the report page and an index of finished runs into one folder."""
     from endocil.cli import ledger as ledger_commands
     from endocil.reports.ledger import insert_texts
+    from endocil.reports.ledger_texts import ledger_texts
     from endocil.reports.publish import publish as write
     from endocil.runs.experiments import evaluated_part
     from endocil.runs.records import is_imported, read_runs
@@ -154,7 +157,7 @@ def publish(
                     f"part alone"
                 )
         with TemporaryDirectory() as empty:  # a ledger that does not exist yet has the same tables
-            known = ledger_commands.texts(ledger if ledger.exists() else Path(empty))
+            known = ledger_texts(ledger if ledger.exists() else Path(empty))
         for file in insert or ():
             insert_texts(file, known, check=True)
     pieces = write(records, output, against=against, figures=figures, tell=say)

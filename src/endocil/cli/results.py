@@ -1,4 +1,4 @@
-"""endocil table, versus, methods and score: results of runs in tables."""
+"""endocil table, versus, import and score: results of runs in tables."""
 
 import json
 import re
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from endocil.cli.console import Against, Head, Runs, console, say, with_baseline
+from endocil.cli.console import Against, Head, Runs, say, with_baseline
 from endocil.errors import SettingsError
 from endocil.io.files import write_atomically
 from endocil.io.terminal import without_tricks
@@ -183,7 +183,7 @@ def import_predictions(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PREDICTIONS...", help="CSV or .npz: one file per task, in order, or one with a column task."
+            metavar="PREDICTIONS", help="CSV or .npz: one file per task, in order, or one with a column task."
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the run; must be new or empty.")],
@@ -236,28 +236,10 @@ def import_predictions(
         say(f"not known, so that it is not ranked with others unless --rank-anyway: {', '.join(missing)}")
 
 
-def methods() -> None:
-    """List the methods with their options and defaults."""
-    from rich.table import Table
-
-    from endocil.methods import METHODS, method_options, method_title
-
-    table = Table("method", "what it does", "exemplars by", r"options (keys of \[method])")
-    for name, method in sorted(METHODS.items()):
-        options = "\n".join(f"{key} = {value}" for key, value in sorted(method_options(name).items()))
-        summary = (method.__doc__ or "").split("\n\n")[0]
-        table.add_row(
-            f"{name}\n({method_title(name)})",
-            summary,
-            method.default_selector if method.replay else "keeps none",
-            options,
-        )
-    console().print(table)
-
-
 def score(
     files: Annotated[
-        list[Path], typer.Argument(help="A run's folder, or predictions CSV files, one per task, in order.")
+        list[Path],
+        typer.Argument(metavar="RUN_OR_FILE", help="A run's folder, or predictions CSV files, one per task, in order."),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print all metrics as JSON.")] = False,
 ) -> None:

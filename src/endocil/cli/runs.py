@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from endocil.cli.console import Devices, Nodes, Output, Overrides, Run, Source, Trust, console, resumable, say
+from endocil.cli.console import Devices, Nodes, Output, Overrides, RunPath, Source, Trust, console, resumable, say
 from endocil.cli.ledger import add
 from endocil.errors import SettingsError
 from endocil.io.files import refuse_existing, write_atomically
@@ -96,7 +96,7 @@ def in_ledger(settings: "Settings", ledger: Path) -> Path | None:
 
 
 def resume(
-    folder: Run, changes: Overrides = None, devices: Devices = 1, nodes: Nodes = 1, trust: Trust = False
+    folder: RunPath, changes: Overrides = None, devices: Devices = 1, nodes: Nodes = 1, trust: Trust = False
 ) -> None:
     """Continue a stopped run; on the same devices the result is the same bit for bit. --set data.root=FOLDER names the
     place of images that have been moved."""
@@ -150,12 +150,15 @@ def check(source: Source, changes: Overrides = None) -> None:
     say("ready to run")
 
 
-def tensorboard(runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders of runs.")]) -> None:
+def tensorboard(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Folders of runs, or of sweeps.")],
+) -> None:
     """Write TensorBoard event files of runs into RUN/tensorboard; run.tensorboard=true writes them during the run."""
     from endocil.runs.folder import RunFolder
+    from endocil.runs.records import run_folders
     from endocil.runs.trackers import write_tensorboard
 
-    for folder in runs:
+    for folder in run_folders(runs):
         here = RunFolder(folder)
         here.refuse_other_folder()
         with here.locked():

@@ -49,30 +49,32 @@ class GradientRule(nn.Module):
     """
 
     measured: Mapping[str, Tensor]
-    twice = False  # is the gradient taken a second time, where `move` leads to?
+    second_pass = False  # is the gradient taken a second time, where `perturb` leads to?
 
     def __init__(self) -> None:
         super().__init__()
         self.measured = {}
 
     def collect(self, outcome: Outcome, n: float) -> dict[str, Tensor]:
-        """On the live graph, before backward: small matrices that add up over the shares of a batch of n images.
+        """On the live graph, before backward: small matrices that add up over the pieces of a batch of n images.
 
         (n is divided by the factor of a scaled loss.)"""
         return {}
 
-    def move(self, parameters: Sequence[nn.Parameter]) -> None:
-        """Where `twice` is true: after the first backward pass, move the parameters to where the gradient is wanted
-        (SAM). The loop takes it there, and puts parameters and batch norm's statistics back."""
+    def perturb(self, parameters: Sequence[nn.Parameter]) -> None:
+        """Where `second_pass` is true: after the first backward pass, move the parameters to where the gradient is
+        wanted (SAM). The loop takes it there, and puts parameters and batch norm's statistics back."""
 
-    def apply(self, collected: Mapping[str, Tensor]) -> None:  # type: ignore[override]
+    def overwrite(self, collected: Mapping[str, Tensor]) -> None:
         """After backward, before the optimiser's step: overwrite the classifier's gradient."""
 
 
 def classifier_gradients(outcome: Outcome, n: float) -> dict[str, Tensor]:
     """The linear classifier's gradient of the distillation, and of all other losses together: (C, d + 1) each."""
     if outcome.logits is None or outcome.features is None:
-        raise ValueError("calibrated gradients need the outcome's logits and features; the objective returned none")
+        raise ValueError(
+            "calibrated gradients need the outcome's logits and features; return them, or take the plain GradientRule"
+        )
     parts: dict[str, list[Tensor]] = {"classification": [], DISTILLATION: []}
     for name, loss in outcome.losses.items():
         if not loss.ndim:
@@ -92,7 +94,8 @@ class CalibratedGradient(GradientRule):
         super().__init__()
         if type(classifier).forward is not nn.Linear.forward:
             raise ValueError(
-                f"calibrated gradients are those of a linear classifier, not of {type(classifier).__name__}"
+                f"calibrated gradients are those of a linear classifier, not of {type(classifier).__name__}; "
+                f"take the plain GradientRule, or set method.gradients='plain'"
             )
         self._classifier = (classifier,)  # in a tuple: its parameters belong to the method, not to the rule
         self.register_buffer("weights", weights)
@@ -101,7 +104,7 @@ class CalibratedGradient(GradientRule):
     def collect(self, outcome: Outcome, n: float) -> dict[str, Tensor]:
         return classifier_gradients(outcome, n)
 
-    def apply(self, collected: Mapping[str, Tensor]) -> None:  # type: ignore[override]
+    def overwrite(self, collected: Mapping[str, Tensor]) -> None:
         (classifier,) = self._classifier
         gradient, gamma = calibrated_gradient(
             collected["classification"], collected[DISTILLATION], self.weights, gamma_max=self.gamma_max

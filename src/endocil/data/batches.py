@@ -265,7 +265,7 @@ def training_batches(
     seed: int,
     key: Sequence[int | str],
     device: torch.device,
-    share: tuple[int, int] = (0, 1),
+    shard: tuple[int, int] = (0, 1),
     *,
     normalisation: Normalisation = IMAGENET,
     mixup: float = 0.0,
@@ -275,7 +275,7 @@ def training_batches(
 ) -> Iterator[Batch]:
     """One epoch: every image once, shuffled and (if at all) augmented by the numbers that belong to this key.
 
-    `share` = (i, n): of every batch the i-th of n parts, which may be empty. `mixup`: alpha of the Beta distribution
+    `shard` = (i, n): of every batch the i-th of n parts, which may be empty. `mixup`: alpha of the Beta distribution
     by which images are mixed with others of their batch (Zhang et al., ICLR 2018); 0: none is. `first`: the batches
     before this one are left out, as they were learned from already. `replay`: what is drawn beside each batch. `views`:
     how often each image is augmented."""
@@ -293,8 +293,8 @@ def training_batches(
             mixed = torch.randperm(sum(map(len, parts)), generator=generator(seed, *key, step, "streams"))
             streams = torch.cat([torch.full_like(part, i) for i, part in enumerate(parts)])[mixed]
             chosen = torch.cat([part + start for part, start in zip(parts, starts, strict=False)])[mixed]
-        mine = share_of(len(chosen), *share)
-        seen = slice(0, len(chosen)) if mixup else mine  # an image may be mixed with one of another share
+        mine = share_of(len(chosen), *shard)
+        seen = slice(0, len(chosen)) if mixup else mine  # an image may be mixed with one of another shard
         pixels = _moved(whole.images.gather(whole.rows[chosen[seen]]), device)
         pictures = []
         for view in range(views):

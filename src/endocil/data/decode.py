@@ -24,6 +24,7 @@ from PIL import ExifTags, Image, TiffImagePlugin
 from endocil.data.table import Reader, UnreadableImageError
 from endocil.errors import ResourceError
 from endocil.io.files import UnfitFileError, read_whole, refuse_special
+from endocil.io.terminal import one_line
 
 BILINEAR = Image.Resampling.BILINEAR  # Pillow averages over all the pixels that shrink into one
 MAX_PIXELS = 89_478_485  # Pillow's own limit; a small file can claim a larger size and fill the memory
@@ -197,11 +198,6 @@ def stamp(path: str) -> str:
     except OSError:
         return "missing;"
     return f"{status.st_size},{status.st_mtime_ns},{status.st_mode};"  # the mode: whether it may be read
-
-
-def one_line(error: BaseException) -> str:
-    """The message of an exception on one line, or its class name."""
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def to_rgb(image: Image.Image) -> Image.Image:

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from endocil.data.decode import BILINEAR, FileReader, one_line, to_rgb
+from endocil.data.decode import BILINEAR, FileReader, to_rgb
 from endocil.data.dicom import SUFFIXES, DicomReader, count_frames, read_header
 from endocil.data.lists import LIST_SUFFIXES, Row, read_list, table_of
 from endocil.data.readers import read_in_chunks
 from endocil.data.resize import Fit, prepared, prepared_reader
 from endocil.data.table import ImageTable, Reader, UnreadableImageError
 from endocil.errors import DataError, EndocilError
+from endocil.io.terminal import one_line
 from endocil.io.walk import is_hidden, is_image, walk
 
 PathsOrImages = str | Path | ImageTable | Sequence[Any]
@@ -123,7 +124,7 @@ def _images_at(path: Path) -> tuple[list[tuple[str, str]], dict[str, str]]:
                 if is_image(name) or (_is_dicom(name) and not is_hidden(name)):
                     named += _frames(os.path.join(place.path, name), "/".join((*place.parts, name)))
         if not named:
-            raise DataError(f"the folder {path} holds no image")
+            raise DataError(f"the folder {path} holds no image; give one with JPEG, PNG or DICOM files")
         return named, {}
     if not path.exists():
         raise DataError(f"{path} does not exist; give an image, a folder of images or a CSV file")

@@ -166,7 +166,10 @@ def grouped_by_pattern(table: ImageTable, pattern: str) -> tuple[str, ...]:
         )
     matches = [compiled.search(image) for image in table.ids]
     if not any(matches):
-        raise SettingsError(f"scenario.groups '{pattern}' matches no image, such as {table.ids[0]}")
+        raise SettingsError(
+            f"scenario.groups '{pattern}' matches no image, such as {table.ids[0]}; it is searched in the path, and "
+            f"its bracket is the group"
+        )
     return tuple(match[1] or "" if match else "" for match in matches)
 
 

@@ -32,7 +32,7 @@ def load_as(root: str, class_name: str) -> ImageTable:
     """All images below `root`, at any depth, as images of one class."""
     tree = _find_images(root)
     if not tree.files:
-        raise DataError(f"the folder {root} holds no image")
+        raise DataError(f"the folder {root} holds no image; give one with image files, such as .jpg or .png")
     rows = [Row(path, class_name) for path in sorted(tree.files)]
     return table_of(rows, FileReader(tree.top), _notes(tree, len(rows)))
 

@@ -23,6 +23,7 @@ from typing import IO
 
 from endocil.errors import DataError, EndocilError, ResourceError
 from endocil.io.files import cache_folder, filling_folder, free_bytes, lock, parse_json, refuse_special, write_json
+from endocil.io.terminal import one_line
 from endocil.io.walk import archive_stem, file_kind, is_archive, is_hidden, is_image, is_label_file
 
 RULES = "extraction rules 1"  # raise it when the same archive gives another folder
@@ -181,7 +182,7 @@ class _Extraction:
                 raise  # the disk's fault, not the archive's
             raise DataError(f"the archive {self.archive} is damaged ({error}); {_AGAIN}") from error
         except _DAMAGED as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
+            reason = one_line(error)
             raise DataError(f"the archive {self.archive} is damaged ({reason}); {_AGAIN}") from error
 
     def _unpack_zip(self, file: IO[bytes], into: Path, depth: int) -> None:

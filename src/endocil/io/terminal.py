@@ -23,6 +23,11 @@ def printable(text: str) -> str:
     return _UNSHOWN.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
+def one_line(error: BaseException) -> str:
+    """What an error says, without its line breaks; its kind where it says nothing."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 def without_tricks(text: str) -> str:
     """The same for a text of several lines, which stay."""
     return "\n".join(map(printable, text.split("\n")))

@@ -1,7 +1,7 @@
-"""What every method promises (methods/base.py), checked on a tiny life: `endocil check-method`.
+"""What every method promises (methods/base.py), checked on a tiny scenario of three tasks: `endocil check-method`.
 
 Each problem is one line that names the part, what it did and the way out. The parts of a task are tried one by one on a
-copy; then the method lives three times: straight, again, and stopped in the middle of a task and resumed.
+copy; then the scenario is run three times: uninterrupted, again, and stopped in the middle of a task and resumed.
 """
 
 import copy
@@ -9,10 +9,10 @@ import itertools
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,19 +24,17 @@ from endocil.data.batches import Batch, ImageSet
 from endocil.data.scenario import Scenario, Task, build_scenario
 from endocil.datasets.synthetic import small_images
 from endocil.errors import EndocilError
+from endocil.io.terminal import one_line
 from endocil.learning.checkpoint import Position, grow, load_checkpoint, restore
 from endocil.learning.events import Journal
 from endocil.learning.features import features_of
 from endocil.learning.learner import Learner
-from endocil.learning.memory import ExemplarMemory, build_selector, exemplar_tensors
+from endocil.learning.memory import ExemplarMemory, build_selector, exemplar_tensors, exemplars_of
 from endocil.learning.parallel import one_device
 from endocil.learning.training import batches_of, fit, only_training
 from endocil.methods import Method, build_method
 from endocil.methods.base import Phase, TaskData, shared_schedule
 from endocil.networks import build_backbone, trained_parts
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 COUNTS, INCREMENTS, SIZE, QUOTA = (14, 11, 12, 4, 13, 9), (2, 1, 3), 32, 4  # a class below the quota, one new class
 NAME_IT = "name what it is for: batch.uniform(columns, purpose), or endocil.data.seeding.generator(self.seed, ...)"
@@ -51,18 +49,18 @@ def contract_problems(
     try:
         with tempfile.TemporaryDirectory() as folder:
             return _Checker(name, dict(options or {}), rate, Path(folder), log).problems()
-    except _WrongError as error:
+    except _ContractError as error:
         return [str(error)]
     finally:
         torch.set_num_threads(threads)
 
 
-class _WrongError(Exception):
+class _ContractError(Exception):
     """A promise that is not kept, in words."""
 
 
 class _StoppedError(Exception):
-    """The life is stopped here on purpose."""
+    """The run is stopped here on purpose."""
 
 
 class _Checker:
@@ -76,36 +74,30 @@ class _Checker:
             with _watched("the constructor"):
                 method = self.new_method()
         except (AttributeError, LookupError, TypeError, RuntimeError) as error:
-            raise _WrongError(f"the constructor fails: {_in_words(error)}") from error
+            raise _ContractError(f"the constructor fails: {_in_words(error)}") from error
         self.scenario: Scenario = scenario.joined() if method.joint else scenario
 
     def problems(self) -> list[str]:
-        """Of the first task that has any; whole lives are tried only where the parts are right."""
+        """Of the first task that has any; whole runs are tried only where the parts are right."""
         method = self.new_method()
         learner = self.learner(method, self.folder / "parts")
         for task in self.scenario.tasks:
             self.log(f"task {task.index}: {task.n_new} new classes")
-            found = self.of_task(copy.deepcopy(method), learner.memory, task)
-            if found:
-                return found
+            where = f"task {task.index}"
             try:
+                self.try_parts(copy.deepcopy(method), learner.memory, task)
+                where = f"learning task {task.index} fails"
                 self.learn(learner, task)
+            except _ContractError:
+                raise
             except Exception as error:
-                return [f"learning task {task.index} fails: {_in_words(error)}"]
-        return self.of_lives()
-
-    def of_task(self, method: Method, memory: ExemplarMemory | None, task: Task) -> list[str]:
-        try:
-            self.try_parts(method, memory, task)
-        except Exception as error:
-            return [str(error) if isinstance(error, _WrongError) else f"task {task.index}: {_in_words(error)}"]
-        return []
+                return [f"{where}: {_in_words(error)}"]
+        return self.scenario_problems()
 
     def try_parts(self, method: Method, memory: ExemplarMemory | None, task: Task) -> None:
-        """Every part of a task, in the order of a life, on a method that may be thrown away."""
+        """Every part of a task, in the order of a run, on a method that may be thrown away."""
         new = ImageSet.of(self.images, self.scenario.rows("train", task.new))
-        exemplars = new.take(torch.arange(0)) if memory is None else memory.images()
-        data = TaskData(new, exemplars, Augmentation(), lambda images: features_of(method, images))
+        data = TaskData(new, exemplars_of(memory, new), Augmentation(), lambda images: features_of(method, images))
         with _named("grow"):
             grow(method, task, torch.device("cpu"))
         with _named("prepare"):
@@ -114,38 +106,34 @@ class _Checker:
         start = _state(method)
         for index, phase in enumerate(phases):
             _check_objective(method, task, data, phase)
-            _check_training(method, phase, task, index, self.fabric)
+            _check_training(method, phase, task, index)
         with _named("consolidate"):
             method.consolidate(task, data)
-        wrong = [key for key, value in method.statistics.items() if not isinstance(value, Tensor)]
-        if wrong:
-            raise _WrongError(f"statistics['{wrong[0]}'] is no tensor; keep tensors there, or set an attribute in grow")
+        for key in (key for key, value in method.statistics.items() if not isinstance(value, Tensor)):
+            raise _ContractError(f"statistics['{key}'] is no tensor; keep tensors there, or set an attribute in grow")
         _check_scores(method, task, new)
-        _check_forgotten(method, task, phases, start)
+        _check_untrained(method, task, phases, start)
         features = method.embed(torch.zeros(2, 3, SIZE, SIZE))
         with _named("exemplar_tensors"):
             exemplar_tensors(method, task, features, method.classify(features))
 
-    def of_lives(self) -> list[str]:
-        self.log("the same life twice")
-        straight, again = self.live("straight"), self.live("again")
-        differ = _differing(straight, again)
-        if differ:
-            return [f"the same seed gives other values of {differ[0]} in a second life; {NAME_IT}"]
-        self.log("a life that is stopped and resumed")
+    def scenario_problems(self) -> list[str]:
+        self.log("the same run twice")
+        straight, again = self.run_scenario("straight"), self.run_scenario("again")
+        for name in _differing(straight, again):
+            return [f"the same seed gives other values of {name} in a second run; {NAME_IT}"]
+        self.log("a run that is stopped and resumed")
         try:
             resumed = self.stopped_and_resumed()
         except Exception as error:
-            return [f"a stopped life cannot be resumed: {_in_words(error)}"]
-        differ = _differing(straight, resumed)
-        if differ:
-            return [
-                f"a life that is stopped and resumed ends with other values of {differ[0]}: it depends on state that "
-                f"is no parameter, buffer or entry of statistics"
-            ]
-        return []
+            return [f"a stopped run cannot be resumed: {_in_words(error)}"]
+        return [
+            f"a run that is stopped and resumed ends with other values of {name}: it depends on state that is no "
+            f"parameter, buffer or entry of statistics; make it one of these"
+            for name in _differing(straight, resumed)[:1]
+        ]
 
-    # --- lives
+    # --- runs
 
     def new_method(self) -> Method:
         backbone, _ = build_backbone("resnet18", seed=0, options={"width": 8})
@@ -176,7 +164,7 @@ class _Checker:
         learner.learn(task, new, self.images.table.classes, unfinished)
         learner.save(Position(task.index + 1))
 
-    def live(self, name: str) -> dict[str, Tensor]:
+    def run_scenario(self, name: str) -> dict[str, Tensor]:
         learner = self.learner(self.new_method(), self.folder / name)
         for task in self.scenario.tasks:
             self.learn(learner, task)
@@ -193,11 +181,9 @@ class _Checker:
                 raise _StoppedError
 
         stopped.journal.show = stop
-        try:
+        with suppress(_StoppedError):
             for task in tasks[: max(1, len(tasks) - 1)]:
                 self.learn(stopped, task)
-        except _StoppedError:
-            pass
         resumed = self.learner(self.new_method(), folder)
         checkpoint = load_checkpoint(folder)
         assert checkpoint is not None
@@ -218,7 +204,7 @@ def _watched(part: str) -> Iterator[None]:
     before = _shared_generators()
     yield
     if _shared_generators() != before:
-        raise _WrongError(f"{part} draws random numbers without a name, so that no run can be repeated; {NAME_IT}")
+        raise _ContractError(f"{part} draws random numbers without a name, so that no run can be repeated; {NAME_IT}")
 
 
 @contextmanager
@@ -227,7 +213,7 @@ def _named(part: str) -> Iterator[None]:
     try:
         with _watched(part):
             yield
-    except _WrongError:
+    except _ContractError:
         raise
     except Exception as error:
         raise EndocilError(f"{part} fails: {_in_words(error)}") from error
@@ -242,13 +228,12 @@ def _phases(method: Method, task: Task, data: TaskData) -> tuple[Phase, ...]:
     before, plain = _state(method), _plain(method)
     with _named("phases"):
         first, again = (method.phases(task, data) for _ in range(2))
-    changed = [*_differing(before, _state(method)), *_changed(plain, _plain(method))]
-    if changed:
-        raise _WrongError(f"phases changes {changed[0]}, and a resumed run calls it again; change state in grow")
+    for name in [*_differing(before, _state(method)), *_differing(plain, _plain(method))]:
+        raise _ContractError(f"phases() changes `{name}`, and a resumed run calls it again; change state in grow")
     if not isinstance(first, tuple) or not all(isinstance(phase, Phase) for phase in first):
-        raise _WrongError(f"phases gives {type(first).__name__}; expected a tuple of Phase")
+        raise _ContractError(f"phases gives {type(first).__name__}; expected a tuple of Phase")
     if [_plan(phase) for phase in first] != [_plan(phase) for phase in again]:
-        raise _WrongError(f"phases gives other phases when it is called again; {NAME_IT}")
+        raise _ContractError(f"phases gives other phases when it is called again; {NAME_IT}")
     return first
 
 
@@ -273,52 +258,51 @@ def _check_objective(method: Method, task: Task, data: TaskData, phase: Phase) -
             trained = {parameter for module in phase.train for parameter in module.parameters()}
             names = {parameter: name for name, parameter in method.named_parameters()}
             if tried is phase and (unknown := [one for one in trained if one not in names]):
-                raise _WrongError(
+                raise _ContractError(
                     f"phase '{phase.name}' trains a parameter of shape {tuple(unknown[0].shape)} that the method does "
                     f"not own, so it is never saved; make its module an attribute of the method"
                 )
-            without = [names[one] for one in trained if tried is phase and one.grad is None]
-            if without:
-                raise _WrongError(
-                    f"phase '{phase.name}' trains {sorted(without)[0]}, but its losses do not depend on it; leave its "
-                    f"module out of Phase.train, or use it"
+            for name in sorted(names[one] for one in trained if tried is phase and one.grad is None):
+                raise _ContractError(
+                    f"phase '{phase.name}' trains {name}, but its losses do not depend on it; leave its module out of "
+                    f"Phase.train, or use it"
                 )
 
 
 def _check_outcome(outcome: object, batch: Batch, task: Task, where: str) -> None:
     if not isinstance(outcome, Outcome) or not outcome.losses:
-        raise _WrongError(f"{where} the objective gives {type(outcome).__name__}; expected an Outcome with losses")
+        raise _ContractError(f"{where} the objective gives {type(outcome).__name__}; expected an Outcome with losses")
     for name, loss in outcome.losses.items():
         if loss.shape not in ((len(batch),), ()):
-            raise _WrongError(
+            raise _ContractError(
                 f"{where} the loss '{name}' has shape {tuple(loss.shape)}; expected ({len(batch)},), one for each "
                 f"image, or () for a penalty on parameters"
             )
         if not bool(loss.isfinite().all()):
-            raise _WrongError(f"{where} the loss '{name}' is not finite")
+            raise _ContractError(f"{where} the loss '{name}' is not finite; expected finite values from a new network")
     if outcome.logits is not None and outcome.logits.shape != (len(batch), task.n_seen):
-        raise _WrongError(
+        raise _ContractError(
             f"{where} Outcome.logits have shape {tuple(outcome.logits.shape)}; expected {(len(batch), task.n_seen)}"
         )
 
 
-def _check_training(method: Method, phase: Phase, task: Task, index: int, fabric: "Fabric") -> None:
+def _check_training(method: Method, phase: Phase, task: Task, index: int) -> None:
     """One epoch; what is neither trained nor declared stays as it is."""
-    inside = {id(value) for module in phase.train for value in module.state_dict(keep_vars=True).values()}
-    for moved in phase.moves:
-        tensors = [moved] if isinstance(moved, Tensor) else moved.state_dict(keep_vars=True).values()
-        inside |= {id(value) for value in tensors}
-    may_move = {name for name, value in method.state_dict(keep_vars=True).items() if id(value) in inside}
+    inside = {
+        id(value)
+        for part in (*phase.train, *phase.also_changes)
+        for value in ([part] if isinstance(part, Tensor) else part.state_dict(keep_vars=True).values())
+    }
+    may_change = {name for name, value in method.state_dict(keep_vars=True).items() if id(value) in inside}
     before = _state(method)
     short = replace(phase, schedule=replace(phase.schedule, epochs=1, warmup=0))
-    places: dict[str, Any] = {"augmentation": Augmentation(), "seed": 0, "key": (task.index, index)}
+    head, key, fabric = method.classifier, (task.index, index), one_device("cpu")
     with _named(f"phase '{phase.name}'"):
-        list(fit(short, method, fabric=fabric, observe=method.classifier, **places))
-    changed = set(_differing(before, _state(method)))
-    if changed - may_move:
-        raise _WrongError(
-            f"phase '{phase.name}' changes {sorted(changed - may_move)[0]}, which is neither in Phase.train nor in "
-            f"Phase.moves; train it, declare it, or leave it alone"
+        list(fit(short, method, fabric=fabric, augmentation=Augmentation(), seed=0, key=key, logged_head=head))
+    for name in sorted({*_differing(before, _state(method))} - may_change):
+        raise _ContractError(
+            f"phase '{phase.name}' changes {name}, which is neither in Phase.train nor in Phase.also_changes; train "
+            f"it, declare it, or leave it alone"
         )
 
 
@@ -327,17 +311,20 @@ def _check_scores(method: Method, task: Task, images: ImageSet) -> None:
     pictures, scores = _check_shapes(method, task, images)
     with _named("embed or classify"), torch.no_grad():
         if not bool(scores.isfinite().all()):
-            raise _WrongError(f"classify gives scores that are not finite after task {task.index}")
+            raise _ContractError(f"classify gives scores that are not finite after task {task.index}; is a divisor 0?")
         if not torch.allclose(method(pictures[:1]), scores[:1], rtol=1e-3, atol=1e-3 * float(scores.abs().max())):
-            raise _WrongError("the scores of an image depend on the other images of its batch")
-    used = _used(method, pictures)
-    told = {id(parameter) for module in method.predictors for parameter in module.parameters()}
-    told_names = {name for name, parameter in method.named_parameters() if id(parameter) in told}
-    for names, how in ((used - told_names, "is not in"), (told_names - used, "does not need, but is in")):
-        if names:
-            raise _WrongError(
-                f"prediction {'uses' if names <= used else 'has'} {sorted(names)[0]}, which {how} predictors"
+            raise _ContractError(
+                "the scores of an image depend on the other images of its batch; in eval mode use stored statistics"
             )
+    tried = copy.deepcopy(method).requires_grad_(True)
+    tried(pictures).sum().backward()
+    used = {name for name, parameter in tried.named_parameters() if parameter.grad is not None}
+    predicts = {id(parameter) for module in method.predictors for parameter in module.parameters()}
+    declared = {name for name, parameter in method.named_parameters() if id(parameter) in predicts}
+    for name in sorted(used - declared):
+        raise _ContractError(f"prediction uses {name}; return its module from the property predictors")
+    for name in sorted(declared - used):
+        raise _ContractError(f"predictors has {name}, which prediction does not use; leave its module out there")
 
 
 def _check_shapes(method: Method, task: Task, images: ImageSet) -> tuple[Tensor, Tensor]:
@@ -347,28 +334,17 @@ def _check_shapes(method: Method, task: Task, images: ImageSet) -> tuple[Tensor,
     with _named("embed or classify"), torch.no_grad():
         features = method.embed(pictures)
         if features.ndim != 2 or len(features) != 3:
-            raise _WrongError(f"embed gives features of shape {tuple(features.shape)} for 3 images; expected (3, d)")
+            raise _ContractError(f"embed gives features of shape {tuple(features.shape)} for 3 images; expected (3, d)")
         scores = method.classify(features)
         if scores.shape != (3, task.n_seen):
-            raise _WrongError(
+            raise _ContractError(
                 f"classify gives scores of shape {tuple(scores.shape)} for 3 images in task {task.index}; expected "
                 f"{(3, task.n_seen)}, one column for each class seen so far"
             )
     return pictures, scores
 
 
-def _used(method: Method, pictures: Tensor) -> set[str]:
-    wanted = {name: parameter.requires_grad for name, parameter in method.named_parameters()}
-    method.requires_grad_(True)
-    method(pictures).sum().backward()
-    used = {name for name, parameter in method.named_parameters() if parameter.grad is not None}
-    method.zero_grad(set_to_none=True)
-    for name, parameter in method.named_parameters():
-        parameter.requires_grad_(wanted[name])
-    return used
-
-
-def _check_forgotten(method: Method, task: Task, phases: tuple[Phase, ...], start: dict[str, Tensor]) -> None:
+def _check_untrained(method: Method, task: Task, phases: tuple[Phase, ...], start: dict[str, Tensor]) -> None:
     """In the first task backbone and classifier learn, or are computed."""
     if task.index or not phases:
         return
@@ -380,7 +356,7 @@ def _check_forgotten(method: Method, task: Task, phases: tuple[Phase, ...], star
     now = _state(method)
     for name, parameter in method.named_parameters():
         if id(parameter) in predicts - trained - frozen and torch.equal(start[name], now[name]):
-            raise _WrongError(
+            raise _ContractError(
                 f"no phase of the first task trains {name}, which predicts; put its module into Phase.train, or set it "
                 f"in consolidate"
             )
@@ -405,19 +381,16 @@ def _plain(method: Method) -> dict[str, object]:
     return {**{key: value for key, value in own.items() if isinstance(value, bool | int | float | str)}, **lengths}
 
 
-def _changed(before: dict[str, object], after: dict[str, object]) -> list[str]:
-    return [name for name in {**before, **after} if before.get(name) != after.get(name)]
+def _differing(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:
+    """Names whose values (of tensors the bits) differ, or that only one side has."""
 
+    def same(name: str) -> bool:
+        a, b = one.get(name), other.get(name)
+        return torch.equal(a, b) if isinstance(a, Tensor) and isinstance(b, Tensor) else a == b
 
-def _differing(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> list[str]:
-    """Names whose bits differ, or that only one side has."""
-    return [
-        name
-        for name in sorted({*one, *other})
-        if name not in one or name not in other or not torch.equal(one[name], other[name])
-    ]
+    return [name for name in sorted({*one, *other}) if not (name in one and name in other and same(name))]
 
 
 def _in_words(error: Exception) -> str:
-    said = " ".join(str(error).split())
-    return said if isinstance(error, EndocilError) else f"{type(error).__name__}: {said}"
+    kind = "" if isinstance(error, EndocilError) else f"{type(error).__name__}: "
+    return f"{kind}{one_line(error)}"

@@ -2,7 +2,7 @@
 
 A file is named after everything that decides those bits: code, images, network, schedule, seed, machine. It holds
 backbone and classifier after the phase, and what each epoch measured. One process trains, under a lock that ends
-with it; others wait and load the result. A method says by `Phase.shared` that its first task is alike.
+with it; others wait and load the result. A method says by `Phase.first_task_name` that its first task is alike.
 """
 
 import dataclasses
@@ -68,7 +68,7 @@ class FirstTasks:
                 *(operation.function for operation in augmentation.operations),
             ),
             "machine": machine_of(method.device),
-            "objective": phase.shared,
+            "objective": phase.first_task_name,
             "augmented": phase.augmented,
             "schedule": {**dataclasses.asdict(schedule), "milestones": schedule.milestone_epochs},
             "augmentation": dataclasses.asdict(augmentation),
@@ -139,10 +139,10 @@ def _network(method: Method) -> dict[str, nn.Module]:
 def refuse_more_than_the_network(method: Method, phase: Phase) -> None:
     network = {parameter for module in _network(method).values() for parameter in module.parameters()}
     more = any(parameter not in network for module in phase.train for parameter in module.parameters())
-    if phase.shared and (more or phase.moves or phase.after_step or any(map(len, phase.replay))):
+    if phase.first_task_name and (more or phase.also_changes or phase.after_step or any(map(len, phase.replay))):
         raise EndocilError(
             f"{type(method).__name__} shares its phase '{phase.name}', which changes more than backbone and "
-            f"classifier, or learns from more than its images; leave Phase.shared empty"
+            f"classifier, or learns from more than its images; leave Phase.first_task_name empty"
         )
 
 

@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from endocil.data.augment import Augmentation
@@ -16,7 +15,7 @@ from endocil.learning.checkpoint import Checkpoint, Position, grow, save_checkpo
 from endocil.learning.events import Journal
 from endocil.learning.features import FeatureStore, features_of
 from endocil.learning.first_task import FirstTasks, put_into
-from endocil.learning.memory import ExemplarMemory, update_memory
+from endocil.learning.memory import ExemplarMemory, exemplars_of, update_memory
 from endocil.learning.numerics import Bits, Precision, refuse_not_finite
 from endocil.learning.optimizers import state_of
 from endocil.learning.parallel import all_gather, broadcast, peak_megabytes, tensors_of_rank_zero
@@ -87,7 +86,7 @@ class Learner:
             sync_batch_norm(self.method)
         if self.compiled:
             compile_backbones(self.method)
-        exemplars = new.take(torch.arange(0)) if self.memory is None else self.memory.images()
+        exemplars = exemplars_of(self.memory, new)
 
         def features(images: ImageSet) -> Tensor:
             batch, store = self.evaluation_batch, self.features
@@ -103,7 +102,7 @@ class Learner:
         for index in range(at.phase, len(phases)):
             rest = unfinished if index == at.phase and (at.epoch or at.step) else None
             alone = self.fabric.world_size == 1  # several processes round otherwise
-            if self.first_tasks is not None and alone and phases[index].shared and task.index == 0:
+            if self.first_tasks is not None and alone and phases[index].first_task_name and task.index == 0:
                 self._train_once(self.first_tasks, task, index, phases[index], rest)
             else:
                 self._train(task, index, phases[index], rest)
@@ -197,9 +196,9 @@ class Learner:
 
     def _train(self, task: Task, index: int, phase: Phase, unfinished: Checkpoint | None) -> None:
         """With a checkpoint after some of the epochs; and at once where the process is told to stop."""
-        start, done, state, log, precision = 0, 0, None, None, Precision(self.bits)
+        start_epoch, start_step, state, log, precision = 0, 0, None, None, Precision(self.bits)
         if unfinished is not None:
-            start, done = unfinished.position.epoch, unfinished.position.step
+            start_epoch, start_step = unfinished.position.epoch, unfinished.position.step
             state, log = unfinished.optimizer(), unfinished.part("log")
             phase.gradients.load_state_dict(unfinished.part("rule"))
             precision.load_state_dict(unfinished.part("precision") or precision.state_dict())
@@ -211,9 +210,9 @@ class Learner:
             augmentation=self.augmentation,
             seed=self.seed,
             key=(task.index, index),
-            observe=self.method.classifier,
-            start=start,
-            done=done,
+            logged_head=self.method.classifier,
+            start_epoch=start_epoch,
+            start_step=start_step,
             state=state,
             log_state=log,
             precision=precision,

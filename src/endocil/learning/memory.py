@@ -220,7 +220,8 @@ class ExemplarMemory:
             return self.per_class
         if (self.total or 0) < len(available):
             raise SettingsError(
-                f"memory.total is {self.total}, less than one image for each of {len(available)} classes"
+                f"memory.total is {self.total}, less than one image for each of {len(available)} classes; raise it, "
+                f"or set memory.per_class instead"
             )
         return even_share(available, self.total or 0)
 
@@ -329,6 +330,11 @@ def update_memory(
     memory.keep(images, places, classes, task=task.index, licence=licence, consent=consent, tensors=tensors)
     method.statistics[CLASS_MEANS] = class_means(outputs.features[places], memory.labels, task.n_seen)
     return choices
+
+
+def exemplars_of(memory: ExemplarMemory | None, new: ImageSet) -> ImageSet:
+    """The exemplars beside the new images of a task; none of a method that keeps none."""
+    return new.take(torch.arange(0)) if memory is None else memory.images()
 
 
 def exemplar_tensors(method: Method, task: Task, features: Tensor, logits: Tensor) -> dict[str, Tensor]:

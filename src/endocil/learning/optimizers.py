@@ -26,7 +26,10 @@ def optimizer_class(name: str) -> type[Optimizer]:
         )
     closure = inspect.signature(found.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
-        raise SettingsError(f"train.optimizer '{name}' evaluates the loss several times a step, which cannot be done")
+        raise SettingsError(
+            f"train.optimizer '{name}' evaluates the loss several times a step, which cannot be done; take "
+            f"one without a closure, such as sgd or adamw"
+        )
     return found
 
 

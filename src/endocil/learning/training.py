@@ -89,8 +89,8 @@ class EpochLog:
     def result(self, fabric: "Fabric") -> dict[str, Any]:
         """What the epoch measured, over all processes."""
         # a process without images of some kind may lack a loss, so sums are matched by name
-        shares = all_gather(fabric, (self.steps, _to_cpu(self.losses), _to_cpu(self.penalties), self.images.cpu()))
-        steps, losses, penalties, counted = zip(*shares, strict=True)
+        by_process = all_gather(fabric, (self.steps, _to_cpu(self.losses), _to_cpu(self.penalties), self.images.cpu()))
+        steps, losses, penalties, counted = zip(*by_process, strict=True)
         images = torch.stack(counted).sum(0)
         by_class = _joined(losses)
         means = {name: float(value) / max(1, self.updates) for name, value in self.measured.items()}
@@ -123,10 +123,10 @@ def _to_cpu(sums: Sums) -> Sums:
     return {name: value.cpu() for name, value in sums.items()}
 
 
-def _joined(shares: tuple[Sums, ...]) -> Sums:
+def _joined(by_process: tuple[Sums, ...]) -> Sums:
     """Sums of several processes by their names, in order of appearance."""
-    names = dict.fromkeys(name for share in shares for name in share)
-    return {name: torch.stack([share[name] for share in shares if name in share]).sum(0) for name in names}
+    names = dict.fromkeys(name for sums in by_process for name in sums)
+    return {name: torch.stack([sums[name] for sums in by_process if name in sums]).sum(0) for name in names}
 
 
 _WAY_OUT = "lower train.learning_rate, or take train.precision '32' without train.compile; the last checkpoint is sound"
@@ -151,9 +151,9 @@ def fit(
     augmentation: Augmentation,
     seed: int,
     key: Sequence[int | str],
-    observe: Head,
-    start: int = 0,
-    done: int = 0,
+    logged_head: Head,
+    start_epoch: int = 0,
+    start_step: int = 0,
     state: OptimizerState | None = None,
     log_state: Mapping[str, Tensor] | None = None,
     precision: Precision | None = None,
@@ -161,14 +161,15 @@ def fit(
     mixup: float = 0.0,
     stop: Callable[[], bool] = lambda: False,
 ) -> Generator[Epoch, None, None]:
-    """Train a phase from step `done` of epoch `start` on, yielding after each epoch, and where `stop` says so.
+    """Train a phase from step `start_step` of epoch `start_epoch` on, yielding after each epoch, and where `stop`
+    says so.
 
-    `key` says where in the run this is (task, phase): all random numbers come from it. `observe` is the classifier
+    `key` says where in the run this is (task, phase): all random numbers come from it. `logged_head` is the classifier
     whose gradient is logged; `state` and `log_state` those of the optimiser and the log in an interrupted phase. `stop`
     is asked after each step of a process alone, and of several after each epoch. `accumulate`: a batch goes
     through the network in as many pieces, for less memory. `mixup`: of augmented images (data/batches.py).
     """
-    schedule, share = phase.schedule, (fabric.global_rank, fabric.world_size)
+    schedule, shard = phase.schedule, (fabric.global_rank, fabric.world_size)
     precision = precision or Precision()
     refuse_unfit(phase, processes=fabric.world_size, accumulate=accumulate, mixup=mixup)
     with only_training(method, (*phase.train, phase.gradients)):
@@ -177,12 +178,12 @@ def fit(
             restore_state(optimizer, state)
         compare_with_float32(phase, method, seed, key, fabric, precision, accumulate)
         check = ValueCheck(method, phase.train)
-        for epoch in range(start, schedule.epochs):
-            log, began = EpochLog(observe), time.perf_counter()
-            if epoch == start and done and log_state:
+        for epoch in range(start_epoch, schedule.epochs):
+            log, began = EpochLog(logged_head), time.perf_counter()
+            if epoch == start_epoch and start_step and log_state:
                 log.load(log_state)
-            first = done if epoch == start else 0
-            batches = batches_of(phase, method, augmentation, seed, (*key, epoch), share, mixup=mixup, first=first)
+            first = start_step if epoch == start_epoch else 0
+            batches = batches_of(phase, method, augmentation, seed, (*key, epoch), shard, mixup=mixup, first=first)
             steps = len(cut(phase.images.rows, schedule.batch_size))
             where = f"epoch {epoch + 1} of phase '{phase.name}'"
             for number, batch in enumerate(prefetch(batches, fabric.device), start=1 + first):
@@ -205,7 +206,7 @@ def batches_of(
     augmentation: Augmentation | None,
     seed: int,
     key: Sequence[int | str],
-    share: tuple[int, int] = (0, 1),
+    shard: tuple[int, int] = (0, 1),
     *,
     mixup: float = 0.0,
     first: int = 0,
@@ -218,7 +219,7 @@ def batches_of(
         seed,
         key,
         method.device,
-        share,
+        shard,
         normalisation=method.normalisation,
         mixup=mixup if phase.augmented else 0.0,
         first=first,
@@ -230,16 +231,19 @@ def batches_of(
 def refuse_unfit(phase: Phase, *, processes: int = 1, accumulate: int = 1, mixup: float = 0.0) -> None:
     """What a phase asks for that does not go with these settings."""
     if phase.whole_batches and (processes > 1 or accumulate > 1):
-        how = f"{processes} processes" if processes > 1 else f"train.accumulate {accumulate}"
+        divided_by = f"{processes} processes" if processes > 1 else f"train.accumulate {accumulate}"
         raise SettingsError(
             f"phase '{phase.name}' compares the images of a batch with each other, so a batch cannot be divided by "
-            f"{how}; use one process and train.accumulate 1"
+            f"{divided_by}; use one process and train.accumulate 1"
         )
     if mixup and phase.augmented and (phase.views > 1 or phase.replay):
         asked = f"{phase.views} views of each image" if phase.views > 1 else "replay batches"
         raise SettingsError(f"phase '{phase.name}' has {asked}, which train.mixup cannot mix; leave train.mixup out")
     if phase.views > 1 and not phase.augmented:
-        raise SettingsError(f"phase '{phase.name}' asks for {phase.views} views of images that are not augmented")
+        raise SettingsError(
+            f"phase '{phase.name}' asks for {phase.views} views of images that are not augmented; set "
+            f"augmented=True or views=1"
+        )
 
 
 def step(
@@ -264,13 +268,13 @@ def step(
         return precision.unscale(values), collected
 
     sound, collected = gradients(log)
-    if sound and phase.gradients.twice:
+    if sound and phase.gradients.second_pass:
         with unchanged([*learning, *(buffer for module in phase.train for buffer in module.buffers())]):
             with torch.no_grad():
-                phase.gradients.move(learning)
+                phase.gradients.perturb(learning)
             sound, collected = gradients(None)
     if sound:
-        phase.gradients.apply(collected)
+        phase.gradients.overwrite(collected)
         longest, norms = phase.schedule.clip_gradients, dict[str, Tensor]()
         if longest:  # after the rule: it is the gradient that is learned by, of all processes together, that counts
             norms["gradient_norm"] = nn.utils.clip_grad_norm_(learning, longest)
@@ -314,12 +318,12 @@ def compare_with_float32(
     if precision.bits == "32" and not is_compiled(method):
         return
     learning = {name: value for name, value in method.named_parameters() if value.requires_grad}
-    share = (fabric.global_rank, fabric.world_size)
+    shard = (fabric.global_rank, fabric.world_size)
     sizes = {len(rows) for rows in cut(torch.arange(len(phase.images)), phase.schedule.batch_size)}
     for size in sorted(sizes, reverse=True):
         order = torch.randperm(len(phase.images), generator=generator(seed, *key, "float32"))
         some = replace(phase, images=phase.images.take(order[:size]), schedule=replace(phase.schedule, batch_size=size))
-        (batch,) = batches_of(some, method, None, seed, (*key, 0), share)
+        (batch,) = batches_of(some, method, None, seed, (*key, 0), shard)
 
         def gradients(precision: Precision, batch: Batch = batch) -> Gradients:
             while True:  # a scaled loss that overflows is tried again with half the scale, as in training

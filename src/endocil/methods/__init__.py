@@ -61,6 +61,7 @@ METHODS: dict[str, type[Method]] = {
 }
 
 OWN_METHOD, BASELINE = "endocil", "icarl"  # what the results are about, and what it changes
+PROJECTS_OWN = "multistage"  # of no paper
 # the paper's methods that learn task by task: what a whole comparison has
 COMPARED = ("finetune", "ewc", "lwf", "icarl", "bic", "wa", "der", "foster", "memo", "mrfa", "dgr", "endocil")
 ALIGNING = ("wa", "der", "memo")  # these scale the new classes' rows after a task

@@ -151,8 +151,8 @@ class TaskData:
 class Phase:
     """One stage of learning: train these modules on these images by lowering this objective.
 
-    `shared` is a promise: the phase trains backbone and classifier alone, and the result depends on the images, the
-    network, the schedule and the seed, but on nothing else of the method (learning/first_task.py).
+    `first_task_name` is a promise: the phase trains backbone and classifier alone, and the result depends on the
+    images, the network, the schedule and the seed, but on nothing else of the method (learning/first_task.py).
     """
 
     name: str
@@ -162,18 +162,18 @@ class Phase:
     objective: Callable[[Batch], Outcome]
     gradients: GradientRule = field(default_factory=GradientRule)
     augmented: bool = True  # false: images as they are, as in a test
-    shared: str = ""  # a name: first tasks of the same name train backbone and classifier bit for bit alike
+    first_task_name: str = ""  # first tasks of the same name train backbone and classifier bit for bit alike
     replay: Sequence[Replay] = ()  # batches drawn beside each batch of the images: Batch.streams tells them apart
     views: int = 1  # how often each image is augmented: Batch.views
     whole_batches: bool = False  # the loss of an image depends on others of its batch: it cannot be divided
     after_step: Callable[[], None] | None = None  # after each step of the optimiser, without gradients (EMA, SWA)
-    moves: Sequence[nn.Module | Tensor] = ()  # what else changes: modules and buffers that after_step writes to
+    also_changes: Sequence[nn.Module | Tensor] = ()  # beside `train`: modules and buffers that after_step writes to
 
     @property
     def images_per_epoch(self) -> int:
         """Images that go through the network in an epoch, those of the replay batches too."""
-        beside = sum(map(len, self.replay))
-        return len(self.images) + (beside * len(cut(self.images.rows, self.schedule.batch_size)) if beside else 0)
+        replayed = sum(map(len, self.replay))
+        return len(self.images) + (replayed * len(cut(self.images.rows, self.schedule.batch_size)) if replayed else 0)
 
 
 class Method(nn.Module, ABC):
@@ -195,7 +195,7 @@ class Method(nn.Module, ABC):
         self,
         backbone: nn.Module,
         *,
-        native_schedule: bool = False,  # the authors' schedule in place of the shared one of [train]
+        native_schedule: bool = False,  # the authors' schedule in place of that of [train]
         schedule: Callable[[Task], Schedule] | None = None,
         seed: int = 0,
         label_smoothing: float = 0.0,  # given only where smooths_labels is true

@@ -88,8 +88,8 @@ class BiC(Method):
             self, self.teacher, *common.class_ratio_losses(self, task, data, self.temperature)
         )
         train = (*trained_parts(self.backbone), self.classifier)
-        shared = common.first_task_objective(task)
-        first = Phase("train", train_images, train, self.schedule(task), objective, shared=shared)
+        first_task = common.first_task_name(task)
+        first = Phase("train", train_images, train, self.schedule(task), objective, first_task_name=first_task)
         return (first, self._correction_phase(task, held_out)) if len(held_out) else (first,)
 
     def _correction_phase(self, task: Task, held_out: ImageSet) -> Phase:

@@ -14,7 +14,7 @@ from endocil.data.scenario import Task
 from endocil.errors import SettingsError
 from endocil.methods.base import Method, Schedule, TaskData
 
-# Names of first-task objectives: methods with the same one may reuse each other's first task (Phase.shared).
+# Names of first-task objectives: methods with the same one may reuse each other's first task (Phase.first_task_name).
 CROSS_ENTROPY, CROSS_ENTROPY_WITH_PRIOR = "cross-entropy", "cross-entropy with prior"
 PYCIL_FIRST_TASK = Schedule(epochs=200, milestones=(60, 120, 170), weight_decay=5e-4, batch_size=128)
 
@@ -27,8 +27,8 @@ def pycil_schedule(epochs: int, milestones: tuple[int, ...]) -> Schedule:
     return Schedule(epochs=epochs, milestones=milestones, weight_decay=2e-4, batch_size=128)
 
 
-def first_task_objective(task: Task, name: str = CROSS_ENTROPY) -> str:
-    """Phase.shared of a method whose first task lowers this objective and nothing more; empty in later tasks."""
+def first_task_name(task: Task, name: str = CROSS_ENTROPY) -> str:
+    """Of a method whose first task lowers this objective and nothing more; empty in later tasks."""
     return name if task.index == 0 else ""
 
 
@@ -73,13 +73,13 @@ def class_ratio_losses(
     method: Method, task: Task, data: TaskData, temperature: float
 ) -> tuple[LabelLoss, DistillationLoss]:
     """Cross-entropy times C_new / C and distillation times C_old / C (BiC, WA)."""
-    old = old_class_ratio(task, data)
+    old_ratio = old_class_ratio(task, data)
 
     def label_loss(logits: Tensor, batch: Batch) -> Tensor:
-        return (1.0 - old) * cross_entropy(method, logits, batch)
+        return (1.0 - old_ratio) * cross_entropy(method, logits, batch)
 
     def distillation_loss(logits: Tensor, teacher_logits: Tensor) -> Tensor:
-        return old * distillation(logits, teacher_logits, temperature)
+        return old_ratio * distillation(logits, teacher_logits, temperature)
 
     return label_loss, distillation_loss
 

@@ -48,7 +48,7 @@ class DERpp(Method):
 
     def phases(self, task: Task, data: TaskData) -> tuple[Phase, ...]:
         schedule = self.schedule(task)
-        beside = Replay(data.exemplars, self.replay_batch or schedule.batch_size)
+        replay = Replay(data.exemplars, self.replay_batch or schedule.batch_size)
 
         def objective(batch: Batch) -> Outcome:
             features = self.embed(batch.images)
@@ -62,8 +62,10 @@ class DERpp(Method):
             return Outcome(losses, logits, features)
 
         train = (*trained_parts(self.backbone), self.classifier)
-        shared = common.first_task_objective(task) if not len(data.exemplars) else ""
-        return (Phase("train", data.new, train, schedule, objective, shared=shared, replay=(beside, beside)),)
+        first_task = common.first_task_name(task) if not len(data.exemplars) else ""
+        return (
+            Phase("train", data.new, train, schedule, objective, first_task_name=first_task, replay=(replay, replay)),
+        )
 
     def exemplar_tensors(self, task: Task, features: Tensor, logits: Tensor) -> Mapping[str, Tensor]:
         return {LOGITS: logits, KNOWN: torch.full((len(logits),), task.n_seen)}

@@ -75,8 +75,8 @@ class DGR(Method):
         rule = ReweightedGradient(self.classifier, task.n_old, new_factor=new_factor, inverse=inverse, clip=clip)
         objective = common.distillation_objective(self, self.teacher, label_loss, self._distillation_loss(task, data))
         name = f"{common.CROSS_ENTROPY_WITH_PRIOR}, rows reweighted{', clipped' if clip else ''}"
-        shared = common.first_task_objective(task, name)
-        return (Phase("train", data.all, train, self.schedule(task), objective, rule, shared=shared),)
+        first_task = common.first_task_name(task, name)
+        return (Phase("train", data.all, train, self.schedule(task), objective, rule, first_task_name=first_task),)
 
     def consolidate(self, task: Task, data: TaskData) -> None:
         counts = data.new.counts(task.n_seen)
@@ -156,7 +156,7 @@ class ReweightedGradient(GradientRule):
     def collect(self, outcome: Outcome, n: float) -> dict[str, Tensor]:
         return classifier_gradients(outcome, n)
 
-    def apply(self, collected: Mapping[str, Tensor]) -> None:  # type: ignore[override]
+    def overwrite(self, collected: Mapping[str, Tensor]) -> None:
         (classifier,) = self._classifier
         labels, teacher = collected["classification"], collected["distillation"]
         self.gathered += labels[:, :-1].norm(dim=1).to(self.gathered)

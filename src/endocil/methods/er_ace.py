@@ -57,9 +57,9 @@ class ERACE(Method):
             return Outcome({"classification": loss}, logits, features)
 
         train = (*trained_parts(self.backbone), self.classifier)
-        shared = common.first_task_objective(task) if not len(data.exemplars) else ""
-        beside = Replay(self._memory(task, data), self.replay_batch or schedule.batch_size)
-        return (Phase("train", data.new, train, schedule, objective, shared=shared, replay=(beside,)),)
+        first_task = common.first_task_name(task) if not len(data.exemplars) else ""
+        replay = Replay(self._memory(task, data), self.replay_batch or schedule.batch_size)
+        return (Phase("train", data.new, train, schedule, objective, first_task_name=first_task, replay=(replay,)),)
 
     def _memory(self, task: Task, data: TaskData) -> ImageSet:
         """The exemplars, and new images drawn at random: each class of the task gets as many images as the old class

@@ -43,5 +43,5 @@ class Finetune(Method):
             return Outcome(losses, logits, features)
 
         train = (*trained_parts(self.backbone), self.classifier)
-        shared = common.first_task_objective(task)
-        return (Phase("train", data.new, train, self.schedule(task), objective, shared=shared),)
+        first_task = common.first_task_name(task)
+        return (Phase("train", data.new, train, self.schedule(task), objective, first_task_name=first_task),)

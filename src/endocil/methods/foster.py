@@ -86,8 +86,8 @@ class FOSTER(Method):
             return Outcome({"classification": common.cross_entropy(self, logits, batch)}, logits, features)
 
         train = (*trained_parts(self.backbone), self.classifier)
-        shared = common.first_task_objective(task)
-        return Phase("train", data.all, train, self.schedule(task), objective, shared=shared)
+        first_task = common.first_task_name(task)
+        return Phase("train", data.all, train, self.schedule(task), objective, first_task_name=first_task)
 
     def _boosting_phase(self, teacher: Boosted, task: Task, data: TaskData) -> Phase:
         counts = data.all.counts(task.n_seen)
@@ -172,7 +172,7 @@ class FixedAtZero(GradientRule):
         super().__init__()
         self._classifier, self.task = (classifier,), task
 
-    def apply(self, collected: Mapping[str, Tensor]) -> None:  # type: ignore[override]
+    def overwrite(self, collected: Mapping[str, Tensor]) -> None:
         (classifier,) = self._classifier
         if classifier.weight.grad is not None:
             _old_feature_weights(classifier.weight.grad, self.task).zero_()

@@ -69,5 +69,5 @@ class ICaRL(Method):
         objective = common.distillation_objective(self, self.teacher, self.label_loss(task, counts), distillation_loss)
         train = (*trained_parts(self.backbone), self.classifier)
         rule = self.gradient_rule(task, counts)
-        shared = common.first_task_objective(task, self.first_objective)
-        return (Phase("train", data.all, train, self.schedule(task), objective, rule, shared=shared),)
+        first_task = common.first_task_name(task, self.first_objective)
+        return (Phase("train", data.all, train, self.schedule(task), objective, rule, first_task_name=first_task),)

@@ -62,7 +62,8 @@ class MRFA(ICaRL):
         if "before_stage" not in inspect.signature(backbone.forward).parameters or not stages:
             raise SettingsError(
                 f"network.backbone {type(backbone).__name__} does not let its stages' inputs be changed: "
-                f"its forward takes no before_stage, or it has no stages (see ResNet in networks/resnet.py)"
+                f"its forward takes no before_stage, or it has no stages (see StagedResNet in networks/resnet.py); "
+                f"take a ResNet or EfficientNet-Lite"
             )
         self.step, self.auto_kd = step, auto_kd
         # whose input is changed: every stage after the stem, as the authors' layer1 to layer4 of ResNet-18
@@ -72,8 +73,8 @@ class MRFA(ICaRL):
         (phase,) = super().phases(task, data)
         if self.teacher is None:
             return (phase,)
-        teacher, old = self.teacher, common.old_class_ratio(task, data)
-        label_weight, old_weight = (2.0 * (1.0 - old), old) if self.auto_kd else (1.0, 1.0)
+        teacher, old_ratio = self.teacher, common.old_class_ratio(task, data)
+        label_weight, old_weight = (2.0 * (1.0 - old_ratio), old_ratio) if self.auto_kd else (1.0, 1.0)
 
         def objective(batch: Batch) -> Outcome:
             perturb = self._perturbation(batch)

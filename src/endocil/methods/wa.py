@@ -44,8 +44,8 @@ class WA(Method):
             self, self.teacher, *common.class_ratio_losses(self, task, data, self.temperature)
         )
         train = (*trained_parts(self.backbone), self.classifier)
-        shared = common.first_task_objective(task)
-        return (Phase("train", data.all, train, self.schedule(task), objective, shared=shared),)
+        first_task = common.first_task_name(task)
+        return (Phase("train", data.all, train, self.schedule(task), objective, first_task_name=first_task),)
 
     def consolidate(self, task: Task, data: TaskData) -> None:
         if task.index > 0:

@@ -48,7 +48,7 @@ from endocil.io.files import (
     read_whole,
     write_atomically,
 )
-from endocil.io.terminal import printable, refuse_control, refuse_control_in
+from endocil.io.terminal import one_line, printable, refuse_control, refuse_control_in
 from endocil.learning.memory import KeptImages, Provenance, no_images
 from endocil.model.manifest import FORMAT, LONGEST_CELL, Manifest
 from endocil.model.out_of_distribution import wrong_shapes
@@ -216,8 +216,7 @@ def _required(files: Mapping[str, bytes], name: str) -> bytes:
 
 def _one_line(error: BaseException) -> str:
     """What an error says, as harmless text of bounded length."""
-    reason = " ".join(str(error).split()) or type(error).__name__
-    return printable(reason[:300]).encode("ascii", "backslashreplace").decode()
+    return printable(one_line(error)[:300]).encode("ascii", "backslashreplace").decode()
 
 
 # --- parts that do not fit together
@@ -278,7 +277,9 @@ def read_archive(path: Path) -> tuple[dict[str, bytes], str]:
     try:
         data = read_whole(path)
     except FileNotFoundError as error:
-        raise FileFormatError(f"there is no model {path}") from error
+        raise FileFormatError(
+            f"there is no model {path}; expected a model file (.endocil) or the folder of a finished run"
+        ) from error
     except UnfitFileError as error:
         raise FileFormatError(f"{path} is not a model file: {error.strerror}") from error
     except OSError as error:

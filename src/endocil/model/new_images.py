@@ -43,9 +43,9 @@ def split_new_images(
     share = usual if validation is None else validation
     if any(table.parts):
         if unknown := sorted(set(table.parts) - {TRAIN, VALIDATION, TEST}):
-            came = f"'{unknown[0]}'" if unknown[0] else "nothing for some images"
+            got = f"'{unknown[0]}'" if unknown[0] else "nothing for some images"
             raise DataError(
-                f"the split column of the new images says {came}; expected train, validation or test for each"
+                f"the split column of the new images says {got}; expected train, validation or test for each"
             )
         split = by_given(table, validation=share, folds=Folds(), seed=seed)
         unused = int((split.part == TEST).sum())

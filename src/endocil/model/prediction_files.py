@@ -233,8 +233,8 @@ class PredictionTable:
     def _check(self, column: str, good: NDArray[np.bool_], expected: str) -> None:
         for row in np.flatnonzero(~good).tolist():
             where = f"{self.path}, line {self.lines[row]}, column {column}"
-            came = repr(self.cells[column][row]) if column in self.cells else self.numbers[column][row]
-            raise unexpected(where, expected, came)
+            got = repr(self.cells[column][row]) if column in self.cells else self.numbers[column][row]
+            raise unexpected(where, expected, got)
 
 
 def read_table(path: Path | str) -> PredictionTable:

@@ -62,11 +62,11 @@ class Predictions:
         if self.errors and len(self.errors) != n:
             raise unexpected("errors", f"{n}, one for each image", len(self.errors))
         if n == 0 or self.labels.shape != (n,) or len(self.sources) != n:
-            came = f"{n} images, labels {self.labels.shape}, {len(self.sources)} sources"
-            raise unexpected("predictions", "images, each with a label and a source", came)
+            got = f"{n} images, labels {self.labels.shape}, {len(self.sources)} sources"
+            raise unexpected("predictions", "images, each with a label and a source", got)
         if len(set(self.classes)) < c or not -1 <= self.labels.min() <= self.labels.max() < c:
-            came = f"{self.labels.min()} to {self.labels.max()} into {self.classes}"
-            raise unexpected("labels", "indices into distinct classes", came)
+            got = f"{self.labels.min()} to {self.labels.max()} into {self.classes}"
+            raise unexpected("labels", "indices into distinct classes", got)
         for name, matrix in {"scores": self.scores, "distances": self.distances}.items():
             if matrix is not None and matrix.shape != (n, c):
                 raise unexpected(name, f"the shape {(n, c)}, images by classes", matrix.shape)
@@ -187,8 +187,8 @@ def top_classes(probabilities: Floats, classes: Sequence[str], k: int) -> list[t
     return [(classes[i], float(probabilities[i])) for i in np.argsort(-probabilities, kind="stable")[:k].tolist()]
 
 
-def unexpected(where: object, expected: str, came: object) -> EndocilError:
-    text = f"{where}: expected {expected}; came {came}"
+def unexpected(where: object, expected: str, got: object) -> EndocilError:
+    text = f"{where}: expected {expected}; got {got}"
     return EndocilError(text.encode("utf-8", "backslashreplace").decode())  # names need not be valid UTF-8
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from endocil.errors import EndocilError, FileFormatError, SettingsError
+from endocil.io.terminal import one_line
 from endocil.learning.build import build_learning, complete
 from endocil.learning.checkpoint import grow
 from endocil.learning.features import outputs_of
@@ -128,7 +129,7 @@ def _one_line() -> Iterator[None]:
     try:
         yield
     except (EndocilError, *_UNBUILDABLE) as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = one_line(error)[:200]
         shown = reason.encode("ascii", "backslashreplace").decode()
         raise FileFormatError(f"the model's weights do not fit its settings: {shown}") from error
 

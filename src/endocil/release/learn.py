@@ -26,6 +26,7 @@ from endocil.learning.build import build_augmentation, feature_store
 from endocil.learning.checkpoint import WorkFolder
 from endocil.learning.events import Show
 from endocil.learning.features import sharing_features
+from endocil.learning.memory import exemplars_of
 from endocil.methods import Method, method_title
 from endocil.methods.base import Phase, TaskData
 from endocil.methods.frozen import FrozenMethod
@@ -166,7 +167,9 @@ def read_new_images(
     settings = model.settings
     data = _data_settings(path, settings.data, changes)
     if class_name and data.name != "folder":
-        raise SettingsError(f"--class names the class of a folder's images, but {path} is a list, which has labels")
+        raise SettingsError(
+            f"--class names the class of a folder's images, but {path} is a list, which has labels; leave --class out"
+        )
     refuse_control("--class", class_name)
     table = load_as(str(path), class_name) if class_name else load_table(data.name, data.options, progress)
     table = prepared(table, crop_frame=settings.data.crop_frame, fit=settings.data.fit)
@@ -216,7 +219,7 @@ def _groups(
 def next_phases(model: Model, new_task: NewTask, parts: Parts = "all") -> tuple[Method, tuple[Phase, ...]]:
     """A copy of the method that has made room for the new classes, and what it will train."""
     method = copy.deepcopy(model.method)
-    exemplars = new_task.train.take(torch.arange(0)) if model.memory is None else model.memory.images()
+    exemplars = exemplars_of(model.memory, new_task.train)
     data = TaskData(new_task.train, exemplars, build_augmentation(model.settings.train))
     if parts == "all":
         method.grow(new_task.task)

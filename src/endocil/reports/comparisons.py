@@ -104,7 +104,9 @@ def comparable_runs(runs: Sequence[RunRecord], head: Head = "softmax") -> Compar
     """Read the predictions; methods that lack the head are left out."""
     with_head = [run for run in runs if run.metrics.get(head) is not None]
     if not with_head:
-        raise SettingsError(f"none of these runs has a {head.replace('_', '-')} head")
+        raise SettingsError(
+            f"none of these runs has a {head.replace('_', '-')} head; leave out --head, or add other runs"
+        )
     groups = sorted(grouped(with_head), key=lambda group: not group.incremental)
     each = iter(read_paired_predictions([run for group in groups for run in group.results], head))
     predictions = tuple(tuple(next(each) for _ in group.results) for group in groups)
@@ -162,7 +164,7 @@ def source_table(compared: ComparableRuns, resamples: int = RESAMPLES, *, rank_a
     """Accuracy after the last task on the images of each source alone, with its interval over test images."""
     sources = np.array(compared.test_set.sources)
     if not any(sources):
-        raise DataError("the images of these runs do not say which source they come from")
+        raise DataError("the images of these runs do not say which source they come from; leave out --per source")
     rows: list[tuple[Cell, ...]] = []
     rankings: list[str | None] = []
     budgets = budgets_of(compared.groups)

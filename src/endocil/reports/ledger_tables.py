@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 from endocil.data.leaks import RATES
 from endocil.io.text_tables import DASH, Cell, Column, Table, spread
+from endocil.learning.memory import SELECTORS
+from endocil.registry import options_of
 from endocil.reports.ledger import Entry
 from endocil.reports.tables import METHOD, SEEDS, metric_cells, metric_columns
 from endocil.runs.experiments import Group, budget, data_title, flatten, groups, identity, label, split_title, varying
@@ -182,7 +184,7 @@ def leaks_table(entries: Sequence[Entry]) -> Table:
     columns = (
         Column("data", "Data"),
         Column("test_images", "Test images", True),
-        *(Column(name, text[:1].upper() + text[1:], True) for name, text in RATES.items()),
+        *(Column(name, f"{text[:1].upper()}{text[1:]} in training", True) for name, text in RATES.items()),
     )
     rows: list[tuple[Cell, ...]] = []
     for (title, n), members in sorted(splits.items()):
@@ -206,5 +208,14 @@ def _labels_without_components(ablated: Sequence[Entries]) -> dict[int, str]:
         members = [group for group in ablated if section(group.first.settings) == name]
         components = {key for _, key, *_ in ABLATION}
         others = varying([identity(group.first.settings) for group in members]) - components - {"seed"}
-        labels |= {id(group): label(group.first.settings, others) for group in members}
+        for group in members:
+            values, defaults = identity(group.first.settings), _selector_defaults(group.first.settings)
+            shown = {key for key in others if values.get(key) != defaults.get(key, DASH)}
+            labels[id(group)] = label(group.first.settings, shown)
     return labels
+
+
+def _selector_defaults(settings: Json) -> Json:
+    """Options that go with the selector, which the ticks show, need no word where they have their defaults."""
+    selector = SELECTORS.get(settings.get("memory", {}).get("select", ""))
+    return {} if selector is None else {f"memory.{key}": value for key, value in options_of(selector).items()}

@@ -5,26 +5,16 @@ has at several scales gives several comparisons, the one with the most experimen
 """
 
 import json
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from endocil.io.text_tables import DASH, TIE, Cell, Column, Table, listed, shown, spread
-from endocil.methods import ALIGNING, BASELINE, COMPARED, OWN_METHOD, method_title
+from endocil.io.text_tables import DASH, TIE, Cell, Column, Table, shown, spread
 from endocil.metrics.metrics import TABLE_METRICS
 from endocil.metrics.statistics import paired_t_p
 from endocil.reports.comparisons import SIGNIFICANT
 from endocil.reports.ledger import Entry
-from endocil.reports.ledger_tables import (
-    ALIGNMENT,
-    MEMORY_SIZES,
-    Entries,
-    alignment_table,
-    is_frozen,
-    section,
-    shared_budget,
-)
+from endocil.reports.ledger_tables import MEMORY_SIZES, Entries, shared_budget
 from endocil.reports.tables import LOWER_IS_BETTER, METHOD, TITLES, metric_cells
 from endocil.runs.experiments import differing, format_value, groups, identity, split_description, split_title
 
@@ -44,7 +34,7 @@ class DataSet:
     @property
     def learners(self) -> list[Entries]:
         """Those that learn task by task, the highest Acc_last first."""
-        return sorted((one for one in self.methods if one.incremental), key=lambda one: -_mean(one, "acc_last"))
+        return sorted((one for one in self.methods if one.incremental), key=lambda one: -mean_of(one, "acc_last"))
 
     @property
     def ranked(self) -> list[Entries]:
@@ -57,7 +47,7 @@ class DataSet:
 
     def best(self, metric: str) -> Entries:
         lower = metric in LOWER_IS_BETTER
-        return min(self.ranked, key=lambda one: _mean(one, metric) * (1 if lower else -1))
+        return min(self.ranked, key=lambda one: mean_of(one, metric) * (1 if lower else -1))
 
     def ties(self, metric: str) -> list[Entries]:
         """Those whose difference from the best is not significant over the seeds that both have, at least two."""
@@ -118,7 +108,7 @@ def _column(data: str, metric: str) -> Column:
     return Column(f"{data} {metric}", TITLES[metric], True, best, data)
 
 
-def _mean(group: Entries, metric: str = "acc_last") -> float:
+def mean_of(group: Entries, metric: str = "acc_last") -> float:
     value = spread(entry.metrics[HEAD][metric] for entry in group.results)
     return float("nan") if value is None else value.mean
 
@@ -143,8 +133,8 @@ def comparisons(entries: Sequence[Entry], *, by_image: bool = True) -> list[Comp
         if (split_description(entry.settings) == "by image") == by_image:
             scale = {key: value for key, value in identity(entry.settings).items() if key.startswith(OF_A_SCALE)}
             by_scale.setdefault(_key(scale), []).append(entry)
-    found = [one for members in by_scale.values() for one in _in_tables(_title(members[0].settings), members)]
-    return sorted(found, key=lambda one: (-sum(len(data.methods) for data in one.data_sets), one.scale))
+    tables = [one for members in by_scale.values() for one in _in_tables(_title(members), members)]
+    return sorted(tables, key=lambda one: (-sum(len(data.methods) for data in one.data_sets), one.scale))
 
 
 def _in_tables(scale: str, entries: Sequence[Entry]) -> list[Comparison]:
@@ -160,12 +150,15 @@ def _key(values: Mapping[str, Any]) -> str:
     return json.dumps(values, sort_keys=True, default=str)
 
 
-def _title(settings: Mapping[str, Any]) -> str:
+def _title(entries: Sequence[Entry]) -> str:
+    """What the runs share. The number of exemplars is named where a method keeps any."""
+    settings = entries[0].settings
     memory = settings.get("memory", {})
     exemplars = f"{memory['total']} exemplars in all" if memory.get("total") else None
     exemplars = exemplars or f"{memory['per_class']} exemplars per class"
     stem = settings.get("network", {}).get("stem", STEM)
-    return ", ".join([shared_budget(settings), exemplars, *([] if stem == STEM else [f"stem {stem}"])])
+    kept = [exemplars] if any(entry.exemplars for entry in entries) else []
+    return ", ".join([shared_budget(settings), *kept, *([] if stem == STEM else [f"stem {stem}"])])
 
 
 def _data_sets(entries: Sequence[Entry]) -> tuple[DataSet, ...]:
@@ -176,15 +169,15 @@ def _data_sets(entries: Sequence[Entry]) -> tuple[DataSet, ...]:
     by_title: dict[str, list[list[Entry]]] = {}
     for members in variants.values():
         by_title.setdefault(split_title(members[0].settings), []).append(members)
-    found = []
+    data_sets = []
     for title, namesakes in sorted(by_title.items()):
         settings = [_images(members[0].settings) for members in namesakes]
         keys = sorted(differing(settings))
         for members, own in zip(namesakes, settings, strict=True):
             suffix = ", ".join(f"{key.partition('.')[2]}={format_value(own.get(key)) or 'none'}" for key in keys)
             data = DataSet(f"{title} ({suffix})" if suffix else title, tuple(groups(members)))
-            found += [data] if len(data.learners) >= FEWEST else []
-    return tuple(found)
+            data_sets += [data] if len(data.learners) >= FEWEST else []
+    return tuple(data_sets)
 
 
 def _images(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,12 +186,12 @@ def _images(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in identity(settings).items() if not key.startswith(own)}
 
 
-def side_by_side_text(found: Sequence[Comparison]) -> str:
+def side_by_side_text(compared: Sequence[Comparison]) -> str:
     """Every comparison as Markdown, and what its marks mean."""
-    if not found:
+    if not compared:
         return f"The ledger has no data set with {FEWEST} methods, split by image.\n"
     parts = []
-    for one in found:
+    for one in compared:
         seeds = f" ({one.seeds()})" if one.seeds() else ""
         parts.append(f"**{one.scale}{seeds}**\n\n{one.table().markdown()}")
     return "\n".join(parts) + (
@@ -208,155 +201,3 @@ def side_by_side_text(found: Sequence[Comparison]) -> str:
         f"ranked beside methods with several seeds. JointTrain learns all classes at once and is not ranked. {DASH} "
         f"means not run, or not defined for one task.\n"
     )
-
-
-# --- in plain sentences: what ends highest on each data set, and what of it is noise
-
-
-OWN, BASE = method_title(OWN_METHOD), method_title(BASELINE)
-
-
-def summary(entries: Sequence[Entry]) -> str:
-    """Of the scale with the most experiments: each data set split by image, then those split otherwise."""
-    found = comparisons(entries)
-    if not found:
-        return "Nothing was run yet.\n"
-    sentences = [_data_set(data) for one in found if one.scale == found[0].scale for data in one.data_sets]
-    sentences += [
-        f"**{data.title}**: {_against_base(data)}."
-        for other in comparisons(entries, by_image=False)
-        if other.scale == found[0].scale
-        for data in other.data_sets
-        if _against_base(data)
-    ]
-    return "".join(f"- {sentence}\n" for sentence in sentences)
-
-
-def overview(entries: Sequence[Entry]) -> str:
-    """The summary in a few sentences: data sets with all of the paper's methods, then what frozen features add."""
-    found = comparisons(entries)
-    whole = [data for data in found[0].data_sets if _run_of_compared(data) == len(COMPARED)] if found else []
-    if not whole:
-        return "No data set has all methods yet.\n"
-    best = {data.title: data.best("acc_last") for data in whole}
-    highest = listed([f"{one.label} on {title} ({_mean(one):.1f} %)" for title, one in best.items()])
-    tied = [data.title for data in whole if OWN in (best[data.title].label, *(t.label for t in data.ties("acc_last")))]
-    gaps = {
-        data.title: differences(own, base)
-        for data in whole
-        if (own := data.method(OWN)) and (base := data.method(BASE))
-    }
-    means, clear = [statistics.fmean(own) for own in gaps.values()], sum(map(significant, gaps.values()))
-    sides = {word for word, side in (("above", 1), ("below", -1)) if any(side * mean > 0 for mean in means)}
-    sentences = [
-        f"**Trained from scratch** ({found[0].scale}): the highest accuracy after the last task is that of {highest}.",
-        f"{OWN} is the highest, or within noise of it, on {len(tied)} of {len(whole)} data sets. On average it ends "
-        f"{min(map(abs, means)):.1f} to {max(map(abs, means)):.1f} points {' or '.join(sorted(sides))} {BASE} "
-        f"(significant on {clear} of {len(gaps)}).",
-    ]
-    frozen = [
-        (data.title, top)
-        for other in found
-        for data in other.data_sets
-        if is_frozen((top := data.best("acc_last")).first.settings)
-    ]
-    if frozen:
-        texts = [
-            f"{top.label} {_mean(top):.1f} % on {title}"
-            + (f" ({_mean(best[title]):.1f} % from scratch)" if title in best else "")
-            for title, top in frozen
-        ]
-        sentences.append(
-            f"**Frozen features of a network trained on ImageNet**, with a classifier in closed form: {listed(texts)}. "
-            f"That takes one pass over the images instead of training, and keeps sums in place of patients' images."
-        )
-    return "".join(f"- {sentence}\n" for sentence in sentences)
-
-
-def alignment_text(entries: Sequence[Entry]) -> str:
-    """How methods with weight alignment end against iCaRL, their factors, and which entries have none."""
-    aligning = [entry for entry in entries if entry.settings["method"]["name"] in ALIGNING]
-    lines = [
-        f"- {data.title}: {'; '.join(gaps)}.\n"
-        for data in (comparisons(entries)[0].data_sets if aligning and comparisons(entries) else ())
-        if (gaps := _aligned_against_base(data))
-    ]
-    parts = [f"Acc_last against {BASE}, mean over the seeds that both have:\n\n{''.join(lines)}"] if lines else []
-    table = alignment_table(aligning)
-    parts += [table.markdown()] if table.rows else []
-    unrecorded: dict[str, list[str]] = {}
-    for group in groups([entry for entry in aligning if ALIGNMENT not in entry.measured], section):
-        unrecorded.setdefault(section(group.first.settings), []).append(group.label)
-    missing = [f"{listed(sorted(names))} on {where}" for where, names in sorted(unrecorded.items())]
-    parts += [f"Factors not recorded: {'; '.join(missing)}.\n"] if missing else []
-    return "\n".join(parts) or "Nothing was run yet.\n"
-
-
-def _aligned_against_base(data: DataSet) -> list[str]:
-    base = data.method(BASE)
-    texts = []
-    for title in map(method_title, ALIGNING):
-        own = data.method(title)
-        if own and base and (gaps := differences(own, base)):
-            texts.append(f"{title} {statistics.fmean(gaps):+.1f} ({_evidence(gaps)})")
-    return texts
-
-
-def _data_set(data: DataSet) -> str:
-    best, ties = data.best("acc_last"), data.ties("acc_last")
-    n_run = _run_of_compared(data)
-    part = f" ({n_run} of {len(COMPARED)} methods so far)" if n_run < len(COMPARED) else ""
-    others = "all others are significantly lower" if len(best.seeds) > 1 else ""
-    if ties:
-        others = f"{listed([one.label for one in ties])} {'is' if len(ties) == 1 else 'are'} within noise of it"
-    single = [one.label for one in data.learners if one not in data.ranked]
-    parts = [
-        f"**{data.title}**{part}: {best.label} has the highest accuracy after the last task ({_mean(best):.1f} %)",
-        others,
-        f"{listed(single)}, with one seed, {'is' if len(single) == 1 else 'are'} not ranked" if single else "",
-        _below(data, best),
-        _against_base(data),
-    ]
-    return "; ".join(filter(None, parts)) + "."
-
-
-def _run_of_compared(data: DataSet) -> int:
-    """How many of the paper's methods that learn task by task were run."""
-    run = {one.label for one in data.methods}
-    return sum(method_title(name) in run for name in COMPARED)
-
-
-def _below(data: DataSet, best: Entries) -> str:
-    own = data.method(OWN)
-    if own is None or own is best or not (gaps := differences(best, own)):
-        return ""
-    return f"{OWN} ({_mean(own):.1f} %) ends {statistics.fmean(gaps):.1f} points below {best.label} ({_evidence(gaps)})"
-
-
-def _against_base(data: DataSet) -> str:
-    own, base = data.method(OWN), data.method(BASE)
-    gaps = sorted(differences(own, base)) if own and base else []
-    if not gaps:
-        return ""
-    if gaps[0] > 0 or gaps[-1] < 0:
-        low, high = sorted(abs(gap) for gap in (gaps[0], gaps[-1]))
-        points = f"{low:.1f} to {high:.1f}" if len(gaps) > 1 else f"{low:.1f}"
-        side = "above" if gaps[0] > 0 else "below"
-        each = "each of " if len(gaps) > 1 else ""
-        return f"{OWN} ends {points} points {side} {BASE} with {each}{_seeds(gaps)} ({_evidence(gaps, seeds=False)})"
-    mean = statistics.fmean(gaps)
-    side = "above" if mean > 0 else "below"
-    return f"{OWN} ends {abs(mean):.1f} points {side} {BASE} on average, but not with every seed ({_evidence(gaps)})"
-
-
-def _seeds(gaps: Sequence[float]) -> str:
-    return f"{len(gaps)} seeds" if len(gaps) > 1 else "one seed"
-
-
-def _evidence(gaps: Sequence[float], *, seeds: bool = True) -> str:
-    """What a difference is worth by the paired t test."""
-    over = f" over {_seeds(gaps)}" if seeds else ""
-    if len(gaps) < 2:
-        return "one seed shows nothing about noise"
-    word = "significant" if significant(gaps) else "not significant"
-    return f"{word}{over}, p = {paired_t_p(gaps):.2g}"

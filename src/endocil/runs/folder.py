@@ -32,7 +32,7 @@ from endocil.learning.checkpoint import FILE as CHECKPOINT
 from endocil.learning.events import environment
 from endocil.model.file import RUN_MODEL
 from endocil.runs.experiments import differing, flatten
-from endocil.runs.parts import Parts
+from endocil.runs.parts import RunParts
 from endocil.settings.settings import Settings, load_settings
 
 PLACES = ("data.root", "data.file")  # where the images are
@@ -156,7 +156,7 @@ class RunFolder:
         with open(self.path / LOCK_FILE, "rb") as file:
             return lock(file, wait=False) != "taken"
 
-    def create(self, parts: Parts, progress: Progress | None = None, processes: int = 1) -> None:
+    def create(self, parts: RunParts, progress: Progress | None = None, processes: int = 1) -> None:
         """The record of what is about to run; settings come last, as they make the folder a run."""
         table = parts.images.table
         prints = fingerprints(table, progress=progress)  # images are measured once, as in an audit
@@ -231,7 +231,7 @@ class RunFolder:
         moved = [f"{key}={json.dumps(found[key])}" for key in sorted(lost & found.keys()) if Path(found[key]).exists()]
         return load_settings(settings, moved) if moved else settings
 
-    def refuse_other_images(self, parts: Parts) -> None:
+    def refuse_other_images(self, parts: RunParts) -> None:
         """The images must be those of split.csv, which the checkpoint refers to by row, with the same pixels."""
         recorded = [tuple(row.values()) for row in read_csv(self.path / "split.csv")]
         current = [tuple(str(value) for value in row) for row in _split(parts)]
@@ -259,7 +259,7 @@ def _places(settings: Settings) -> dict[str, str]:
     return {key: value for key, value in options.items() if key in PLACES and isinstance(value, str)}
 
 
-def _split(parts: Parts) -> list[tuple[object, ...]]:
+def _split(parts: RunParts) -> list[tuple[object, ...]]:
     table, scenario, part = parts.images.table, parts.scenario, parts.scenario.part
     tasks = (scenario.class_tasks[table.labels] if scenario.arrivals is None else scenario.arrivals).tolist()
     return [

@@ -28,6 +28,7 @@ from endocil.io.files import (
     write_csv,
     write_json,
 )
+from endocil.io.terminal import one_line
 from endocil.metrics.metrics import class_tasks, summarise
 from endocil.model.prediction_files import (
     DISTANCE,
@@ -145,7 +146,7 @@ def _of_arrays(file: Path, arrays: Mapping[str, NDArray[Any]], class_names: Sequ
             width = len(names) or (values.shape[1] if values.ndim == 2 else 0)
             if values.shape != (n, width) or values.dtype.kind not in "iuf":
                 expected = f"numbers of shape {(n, width)}, images by classes"
-                raise FileFormatError(f"{file}, {name}: expected {expected}; came {values.dtype} of {values.shape}")
+                raise FileFormatError(f"{file}, {name}: expected {expected}; got {values.dtype} of {values.shape}")
             with np.errstate(over="ignore"):  # infinity is refused with its place
                 columns = values.astype(np.float32).T
             numbers |= {f"{MATRICES[name]}{names[j] if names else j}": column for j, column in enumerate(columns)}
@@ -153,10 +154,8 @@ def _of_arrays(file: Path, arrays: Mapping[str, NDArray[Any]], class_names: Sequ
         if name in NAMES and values.ndim == 0:
             values = np.broadcast_to(values, (n,))
         if values.shape != (n,) or values.dtype.kind not in "iuU":
-            came = f"{values.dtype} of {values.shape}"
-            raise FileFormatError(
-                f"{file}, {name}: expected {n} whole numbers or texts, one for each label; came {came}"
-            )
+            got = f"{values.dtype} of {values.shape}"
+            raise FileFormatError(f"{file}, {name}: expected {n} whole numbers or texts, one for each label; got {got}")
         cells[name] = tuple(map(str, values.tolist()))
     table = PredictionTable(file, cells, range(1, n + 1), numbers)
     return _with_names(table, names, columns=False) if names and arrays["label"].dtype.kind in "iu" else table
@@ -184,7 +183,7 @@ def _by_task(table: PredictionTable) -> list[PredictionTable]:
     if "task" not in table.cells:
         return [table]
     if bad := next((text for text in table.cells["task"] if not text.isdecimal() or len(text) > 6), None):
-        raise DataError(f"{table.path}, column task: expected whole numbers from 0 on; came {bad!r}")
+        raise DataError(f"{table.path}, column task: expected whole numbers from 0 on; got {bad!r}")
     numbers = np.array(list(map(int, table.cells["task"])))
     parts = []
     for task in sorted(set(numbers.tolist())):
@@ -218,7 +217,7 @@ def _named(origin: Origin, tables: Sequence[PredictionTable]) -> Origin:
             found[name] = values.pop()
     if "seed" in found:
         if not found["seed"].isdecimal() or len(found["seed"]) > 18:
-            raise DataError(f"column seed: expected a whole number from 0 on; came {found['seed']!r}")
+            raise DataError(f"column seed: expected a whole number from 0 on; got {found['seed']!r}")
         found["seed"] = int(found["seed"])
     return replace(origin, **found)
 
@@ -240,7 +239,7 @@ def _refuse_other_images(predictions: Sequence[Predictions]) -> None:
             other = sorted(image for image, _ in own.items() ^ expected.items())
             raise DataError(
                 f"task {task}: expected the test images of the last task whose classes are known by then, with the "
-                f"same labels, {len(expected):,} of them; came {len(own):,}, and '{other[0]}' differs; without a "
+                f"same labels, {len(expected):,} of them; got {len(own):,}, and '{other[0]}' differs; without a "
                 f"column image the rows must stand in the same order in each task"
             )
 
@@ -298,7 +297,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
                 raise ValueError(f"{size:,} bytes unpacked; at most {LARGEST:,} are accepted")
             return {entry.filename.removesuffix(".npy"): _array(file, entry) for entry in entries}
     except _DAMAGED as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(error)
         raise FileFormatError(f"{path} cannot be read as .npz: {reason}") from error
 
 

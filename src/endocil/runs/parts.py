@@ -35,7 +35,7 @@ from endocil.settings.settings import Settings
 
 
 @dataclass(frozen=True)
-class Parts:
+class RunParts:
     """What a run works with; the settings are complete, every default written out."""
 
     settings: Settings
@@ -57,13 +57,13 @@ class Parts:
 
 def assemble(
     settings: Settings, progress: Progress | None = None, data: tuple[Images, Scenario] | None = None
-) -> Parts:
+) -> RunParts:
     """`data`: the images and tasks of these settings, where they are known already."""
     settings = complete(settings)
     images, scenario = data or images_and_scenario(settings, progress)
     method, notes = build_learning(settings)
     unreadable = (f"left out {name}: {reason}" for name, reason in images.skipped)
-    return Parts(
+    return RunParts(
         settings=settings,
         images=images,
         scenario=scenario.joined() if method.joint else scenario,

@@ -27,7 +27,7 @@ from endocil.methods import METHODS, method_title
 from endocil.methods.base import Method, Phase, TaskData
 from endocil.model.new_images import refuse_unfit_names
 from endocil.networks import compile_backbones
-from endocil.runs.parts import Parts, assemble
+from endocil.runs.parts import RunParts, assemble
 from endocil.runs.trackers import refuse_missing_package
 from endocil.settings.settings import Settings
 
@@ -45,7 +45,7 @@ class Preflight:
             raise SettingsError("; ".join(self.problems))
 
 
-def check_run(settings: Settings, progress: Progress | None = None) -> tuple[Parts, Preflight]:
+def check_run(settings: Settings, progress: Progress | None = None) -> tuple[RunParts, Preflight]:
     """Everything that is checked before a run begins: `endocil run` and `endocil check` both start here, and a sweep
     checks the same for its runs (sweep/runner.py)."""
     refuse_missing_resources(settings)
@@ -67,20 +67,20 @@ def refuse_missing_resources(settings: Settings) -> None:
             raise SettingsError(f"run.first_tasks is {path}, but {existing} is a file; choose a folder, new or not")
 
 
-def preflight(parts: Parts) -> Preflight:
+def preflight(parts: RunParts) -> Preflight:
     """The checks that cost nothing; `estimate` adds time and memory by trying a few steps."""
     planned, problems = plan_and_problems(parts)
     return Preflight(tuple(_facts(parts, planned)), tuple(_remarks(parts)), tuple(problems))
 
 
-def plan_and_problems(parts: Parts) -> tuple[Plan, list[str]]:
+def plan_and_problems(parts: RunParts) -> tuple[Plan, list[str]]:
     """What each task will train, and what cannot work."""
     unable = [*parts.method.problems(len(parts.images.table.classes)), *_known_classes_alone(parts)]
     planned = [] if unable else [*plan(parts)]  # the plan grows the method, which may be too large for the memory
     return planned, [*unable, *_problems(parts, planned)]
 
 
-def _facts(parts: Parts, planned: Plan) -> Iterator[str]:
+def _facts(parts: RunParts, planned: Plan) -> Iterator[str]:
     settings, table, scenario = parts.settings, parts.images.table, parts.scenario
     pixels = parts.images.pixels[0].numel()  # bytes of one image
     train, validation, test = (scenario.counts(part) for part in (TRAIN, VALIDATION, TEST))
@@ -123,7 +123,7 @@ def describe_phases(phases: Sequence[Phase]) -> str:
     )
 
 
-def _remarks(parts: Parts) -> Iterator[str]:
+def _remarks(parts: RunParts) -> Iterator[str]:
     settings, classes = parts.settings, parts.images.table.classes
     yield from parts.notes
     if parts.memory is not None:
@@ -149,7 +149,7 @@ def _remarks(parts: Parts) -> Iterator[str]:
             )
 
 
-def _known_classes_alone(parts: Parts) -> list[str]:
+def _known_classes_alone(parts: RunParts) -> list[str]:
     """Tasks that bring no new class, where the method cannot learn them."""
     tasks = [str(task.number) for task in parts.scenario.tasks if not task.n_new]
     if not tasks or parts.method.learns_known_classes:
@@ -162,7 +162,7 @@ def _known_classes_alone(parts: Parts) -> list[str]:
     ]
 
 
-def _problems(parts: Parts, planned: Plan) -> list[str]:
+def _problems(parts: RunParts, planned: Plan) -> list[str]:
     first = parts.scenario.tasks[0]
     trained = [phase for _, phases in planned for phase in phases]
     reasons = [*schedule_problems(trained), *_unfit(trained, parts.settings)]
@@ -226,7 +226,7 @@ def _unfit(phases: Iterable[Phase], settings: Settings) -> Iterator[str]:
 # --- what will be trained
 
 
-def plan(parts: Parts) -> Iterator[tuple[Task, tuple[Phase, ...]]]:
+def plan(parts: RunParts) -> Iterator[tuple[Task, tuple[Phase, ...]]]:
     """The phases of each task, from a copy of the method that grows and never learns."""
     method = copy.deepcopy(parts.method)
     for task in parts.scenario.tasks:
@@ -238,7 +238,7 @@ def plan(parts: Parts) -> Iterator[tuple[Task, tuple[Phase, ...]]]:
         yield task, phases
 
 
-def _task_data(parts: Parts, task: Task) -> TaskData:
+def _task_data(parts: RunParts, task: Task) -> TaskData:
     """The task's new images and, of each old class, as many images as the memory will hold."""
     kept = planned_exemplars(parts, task.index)
     old = [parts.scenario.rows(TRAIN, slice(label, label + 1))[:n] for label, n in enumerate(kept)]
@@ -247,14 +247,14 @@ def _task_data(parts: Parts, task: Task) -> TaskData:
     return TaskData(parts.arriving(TRAIN, task), exemplars, parts.augmentation)
 
 
-def planned_exemplars(parts: Parts, n_tasks: int) -> list[int]:
+def planned_exemplars(parts: RunParts, n_tasks: int) -> list[int]:
     """How many exemplars of each class the memory holds once the first tasks are learned."""
     if parts.memory is None:
         return []
     return parts.memory.planned(parts.scenario.arriving_counts(TRAIN)[:n_tasks])
 
 
-def image_passes(parts: Parts) -> Counter[str]:
+def image_passes(parts: RunParts) -> Counter[str]:
     """Image passes of the whole run by the name of the phase: its images in each task, once an epoch."""
     passes = Counter[str]()
     for _, phases in plan(parts):
@@ -266,7 +266,7 @@ def image_passes(parts: Parts) -> Counter[str]:
 # --- what it will cost
 
 
-def estimate(parts: Parts) -> tuple[str, str]:
+def estimate(parts: RunParts) -> tuple[str, str]:
     """Time and memory, measured on a few real steps of a copy of the method in the middle of its tasks."""
     threads = parts.settings.run.threads or torch.get_num_threads()
     torch.set_num_threads(threads)
@@ -288,7 +288,7 @@ def estimate(parts: Parts) -> tuple[str, str]:
     return time_needed, memory
 
 
-def refuse_wrong_numbers(parts: Parts) -> None:
+def refuse_wrong_numbers(parts: RunParts) -> None:
     """With 16 bits or compiled: the comparison with float32 that a run makes before its first step, on a trial."""
     train = parts.settings.train
     if train.precision == "32" and not train.compile:
@@ -307,7 +307,7 @@ def _compare(settings: Settings, method: Method, phase: Phase) -> None:
     compare_with_float32(phase, method, 0, ("estimate",), fabric, Precision(train.precision), train.accumulate)
 
 
-def trial(parts: Parts) -> tuple[Method, tuple[Phase, ...]]:
+def trial(parts: RunParts) -> tuple[Method, tuple[Phase, ...]]:
     """A copy of the method on the run's device, grown to the middle of its tasks, and its phases there; if it has
     none, the first task that trains."""
     tasks = parts.scenario.tasks

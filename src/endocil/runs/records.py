@@ -179,7 +179,10 @@ def read_run(folder: Path) -> RunRecord:
     if not folder.is_dir():
         raise FileFormatError(f"there is no run folder {folder}; expected the folder given to `endocil run -o`")
     if not (folder / "settings.toml").is_file():
-        raise FileFormatError(f"{folder} is not a run: it has no settings.toml; give the folder of `endocil run -o`")
+        raise FileFormatError(
+            f"{folder} is not a run: it has no settings.toml; give the folder of `endocil run -o`, or of a sweep that "
+            f"has runs"
+        )
     metrics, settings = _finished_metrics(folder), _parsed(folder / "settings.toml", parse_toml, _Settings)
     images: dict[str, Counter[str]] = defaultdict(Counter)
     for row in read_csv(folder / "split.csv"):
@@ -248,6 +251,15 @@ def completed(settings: Mapping[str, Any] | Settings) -> dict[str, Any]:
     return filled
 
 
+def run_folders(folders: Iterable[Path]) -> list[Path]:
+    """The folders of runs; one of several runs, as sweep, tune and demo write it, stands for all of them."""
+    found: list[Path] = []
+    for folder in map(Path, folders):
+        alone = (folder / "settings.toml").is_file()
+        found += (not alone and sorted(file.parent for file in folder.glob("*/settings.toml"))) or [folder]
+    return found
+
+
 def read_runs(folders: Iterable[Path]) -> list[RunRecord]:
     """Finished runs of any version, with the defaults that settings have got since, so that seeds stay together."""
-    return [replace(run, settings=completed(run.settings)) for run in map(read_run, folders)]
+    return [replace(run, settings=completed(run.settings)) for run in map(read_run, run_folders(folders))]

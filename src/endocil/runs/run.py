@@ -32,7 +32,7 @@ from endocil.model.new_images import NewTask
 from endocil.model.prediction_files import read_run_predictions, write_predictions
 from endocil.model.predictions import Predictions
 from endocil.runs.folder import RunFolder, new_folder
-from endocil.runs.parts import Parts, assemble, with_run_settings
+from endocil.runs.parts import RunParts, assemble, with_run_settings
 from endocil.runs.preflight import check_run, image_passes, refuse_wrong_numbers
 from endocil.runs.trackers import tracked
 from endocil.settings.settings import Settings, load_settings
@@ -134,7 +134,7 @@ def resume(
 
 
 def _learn_tasks(
-    parts: Parts, run_folder: RunFolder, fabric: "Fabric", checkpoint: Checkpoint | None, show: Show
+    parts: RunParts, run_folder: RunFolder, fabric: "Fabric", checkpoint: Checkpoint | None, show: Show
 ) -> Result:
     """From the checkpoint, or from the beginning, to the end."""
     settings, scenario, classes = parts.settings, parts.scenario, parts.images.table.classes
@@ -170,7 +170,7 @@ def _learn_tasks(
     return on_rank_zero(fabric, lambda: _write_results(model, run_folder, len(scenario.tasks)))
 
 
-def _write_task(parts: Parts, run_folder: RunFolder, task: Task, predictions: Predictions) -> None:
+def _write_task(parts: RunParts, run_folder: RunFolder, task: Task, predictions: Predictions) -> None:
     """The files of a task: predictions on all seen classes, the memory and, for figures, the weights."""
     write_predictions(run_folder.predictions(task.index), predictions)
     if parts.memory is not None:

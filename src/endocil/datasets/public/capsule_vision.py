@@ -22,6 +22,7 @@ from endocil.datasets.public.facts import PUBLIC
 from endocil.errors import DataError
 from endocil.io.archives import Progress
 from endocil.io.files import expand, refuse_special
+from endocil.io.terminal import one_line
 
 FACTS = PUBLIC["capsule-vision"]
 MAX_BYTES = 256 * 2**20  # of one part of an .xlsx file, unpacked: twenty times the largest table of the data set
@@ -140,7 +141,7 @@ def read_xlsx(path: Path) -> list[dict[str, str]]:
     except Exception as error:  # damaged files make openpyxl raise almost anything
         if isinstance(error, OSError) and error.errno is not None:
             raise DataError(f"cannot read {path}: {error.strerror or error}") from error
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = one_line(error)
         raise DataError(f"{path} cannot be read as an .xlsx table: {reason}; save it again") from error
     if not rows:
         raise DataError(f"{path}: the first sheet is empty; expected a row of column names")
