@@ -4,8 +4,8 @@ The sums are kept in `statistics`, in float64; images are not kept. So classes m
 of tasks changes the result, and images that are at hand again can be subtracted.
 
 The backbone is frozen from the start, with pretrained weights; or it is trained on the first task alone and frozen then
-(first-session adaptation: Panos et al., ICCV 2023), by its labels, or by its labels and rotations: every image is turned
-by 0, 90, 180 or 270 degrees, and each pair of class and rotation is a class (Lee et al., ICML 2020).
+(first-session adaptation: Panos et al., ICCV 2023), by its labels, or by its labels and rotations: every image is
+turned by 0, 90, 180 or 270 degrees, and each pair of class and rotation is a class (Lee et al., ICML 2020).
 """
 
 import hashlib

@@ -1,12 +1,12 @@
 """MultiStage-FSA: MultiStage on a network that is trained from scratch on the first task, and frozen then.
 
-    first task:  minimise the cross-entropy over pairs (class, rotation), every image turned by 0, 90, 180 or 270 degrees
+    first task:  minimise the cross-entropy over pairs (class, rotation), each image turned by 0, 90, 180 or 270 degrees
     every task:  sums over the new images, and linear discriminants from them in closed form (multistage.py)
 
 No image is kept and nothing is forgotten: after the first task, any order of the other tasks gives the same model.
 First-session adaptation is that of Panos et al. (ICCV 2023), who start from pretrained weights and train by labels
-alone; labels of pairs are those of Lee et al. (ICML 2020). A network that learned to separate the few classes of a first
-task has little left for the others; rotations make it look at the whole image.
+alone; labels of pairs are those of Lee et al. (ICML 2020). A network that learned to separate the few classes of a
+first task has little left for the others; rotations make it look at the whole image.
 """
 
 from typing import Any

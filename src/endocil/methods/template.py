@@ -1,6 +1,7 @@
 """Replay with distillation: a method to start from, written by `endocil new-method`.
 
-`endocil check-method MODULE:CLASS` tries it on a tiny scenario; docs/add-a-method.md says what else a method can ask for.
+`endocil check-method MODULE:CLASS` tries it on a tiny scenario; docs/add-a-method.md says what else a method can ask
+for.
 """
 
 from typing import Any
