@@ -283,7 +283,7 @@ class UnfinishedBuild:
         self._pixels.write(values)
         self._pixels.flush()
         self.chunks.append((len(pixels), zlib.crc32(values)))
-        record = {"images": len(pixels), "checksum": self.chunks[-1][1]}
+        record: dict[str, object] = {"images": len(pixels), "checksum": self.chunks[-1][1]}
         record |= {"unreadable": unreadable, "names": _checksum_of(unreadable)}
         self._lines.write((json.dumps(record) + "\n").encode(ENCODING, ENCODING_ERRORS))
         self._lines.flush()
