@@ -1,4 +1,4 @@
-"""Tensors that rank 0 alone has, such as EWC's Fisher: pickled on its GPU, they would come to that GPU on every rank."""
+"""Tensors that rank 0 alone has, such as the Fisher of EWC: sent from its GPU, they come to that GPU on every rank."""
 
 from typing import Any, cast
 
