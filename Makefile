@@ -48,8 +48,8 @@ docs: $(READY)  ## write the reference pages again and build the site into site/
 
 results: $(READY)  ## write the pages and plots of the results again from the ledger
 	$(BIN)/endocil ledger insert README.md docs/results.md
-	$(BIN)/endocil ledger plot -o docs/images/results.svg
-	-$(BIN)/endocil ledger plot --which ranks -o docs/images/ranks.svg  # says so where there are too few data sets
+	$(BIN)/endocil ledger plot -o docs/images/results.svg --force
+	-$(BIN)/endocil ledger plot --which ranks -o docs/images/ranks.svg --force  # says so where there are too few data sets
 	$(BIN)/python -m reproduction -o docs/results/README.md --insert docs/results.md
 
 bench: $(READY)  ## speed as one table of ratios; ARGS="--quick" takes minutes

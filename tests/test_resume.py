@@ -43,7 +43,7 @@ def stop_after(n_events: int, kind: str = "epoch") -> Callable[[dict[str, Any]],
 
 def events(folder: Path) -> list[dict[str, Any]]:
     lines = (folder / "events.jsonl").read_text("utf-8").splitlines()
-    untimed = [json.loads(line) for line in lines]
+    untimed = [json.loads(line) for line in lines if line]
     for record in untimed:
         for key in ("seconds", "images_per_second", "peak_megabytes"):
             record.pop(key, None)
@@ -325,8 +325,39 @@ def test_a_damaged_line_of_the_record_does_not_stop_a_sound_checkpoint(
     lines = (folder / "events.jsonl").read_bytes().split(b"\n")
     lines[1] = damage
     (folder / "events.jsonl").write_bytes(b"\n".join(lines))
-    endocil.resume(folder, show=lambda record: remarks.extend(record.get("remarks", ())))
+    stop = stop_after(1, "task")
+
+    def told_and_stopped(record: dict[str, Any]) -> None:
+        remarks.extend(record.get("remarks", ()))
+        stop(record)
+
+    with pytest.raises(StoppedError):  # once more, before another checkpoint
+        endocil.resume(folder, show=told_and_stopped)
+    endocil.resume(folder)
     assert run_files(folder) == run_files(uninterrupted)
     assert any("left out of the record" in remark and "line 2" in remark for remark in remarks)
     assert len(events(folder)) == len(events(uninterrupted)) - 1
     assert type_here("table", folder).returncode == 0
+
+
+@pytest.mark.parametrize("name", ["predictions/task-0.csv", "memory/task-0.csv"])
+def test_lists_of_a_task_before_the_stop_that_were_changed_are_refused(name: str, tmp_path: Path) -> None:
+    """The metrics are computed from them at the end."""
+    folder = tmp_path / "run"
+    with pytest.raises(StoppedError):
+        endocil.run(TINY, folder, show=stop_after(1, "task"))
+    with pytest.raises(StoppedError):
+        endocil.resume(folder, show=stop_after(2, "task"))
+    whole = (folder / name).read_bytes()
+    places = random.Random(0)
+    for place in (places.randrange(len(whole)) for _ in range(5)):
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        (folder / name).write_bytes(damaged)
+        with pytest.raises(EndocilError, match=rf"{name} is not as the run has written it.*restore it, or start"):
+            endocil.resume(folder)
+    (folder / name).unlink()
+    with pytest.raises(EndocilError, match="changed, damaged or removed"):
+        endocil.resume(folder)
+    (folder / name).write_bytes(whole)
+    endocil.resume(folder)

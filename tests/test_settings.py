@@ -181,8 +181,16 @@ def test_a_width_that_no_machine_can_take_is_refused_before_any_memory_is_taken(
 
 @pytest.mark.parametrize(
     "text",
-    ["x = " + "[" * 3000 + "]" * 3000, "[" + ".".join("a" * 500) + "]\nb = 1", "x = " + "9" * 5000, "x = {" + "a.b."],
-    ids=["lists", "tables", "digits", "cut"],
+    [
+        *(
+            "x = " + "[" * 3000 + "]" * 3000,
+            "[" + ".".join("a" * 200) + "]\nb = 1",
+            "x = " + "9" * 5000,
+            "x = {" + "a.b.",
+        ),
+        *(".".join("a" * 100_000) + " = 1", "# much\n" * 200_000),  # the first took minutes
+    ],
+    ids=["lists", "tables", "digits", "cut", "dots", "long"],
 )
 def test_a_toml_file_that_cannot_be_read_is_one_line(text: str, tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"

@@ -18,7 +18,7 @@ app.command()(audit)
 
 
 def run(*arguments: object, status: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=True)
+    result = CliRunner().invoke(app, ["--force", *map(str, arguments)], catch_exceptions=True)
     if isinstance(result.exception, EndocilError):
         raise result.exception
     assert result.exit_code == status, result.output

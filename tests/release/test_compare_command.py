@@ -63,7 +63,7 @@ def compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compare:
     monkeypatch.setattr(sys, "path", list(sys.path))
 
     def run(*arguments: object) -> int:
-        monkeypatch.setattr(sys, "argv", ["endocil", "compare", *map(str, arguments)])
+        monkeypatch.setattr(sys, "argv", ["endocil", "compare", "--force", *map(str, arguments)])
         with pytest.raises(SystemExit) as ended:
             main()
         return int(ended.value.code or 0)

@@ -15,7 +15,7 @@ MakeRun = Callable[..., Path]
 
 
 def _report(*words: object) -> str:
-    done = CliRunner().invoke(_application(), ["report", *map(str, words)], catch_exceptions=False)
+    done = CliRunner().invoke(_application(), ["report", "--force", *map(str, words)], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.stdout
 

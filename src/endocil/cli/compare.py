@@ -12,7 +12,7 @@ from rich.console import Console
 
 from endocil.cli.console import Head, fail, refuse_overwriting, say
 from endocil.errors import EndocilError, SettingsError
-from endocil.io.files import write_atomically, write_csv
+from endocil.io.files import refuse_existing, write_atomically, write_csv
 from endocil.io.process import exit_status
 from endocil.io.terminal import plain_progress
 
@@ -48,6 +48,7 @@ def compare(
         bool, typer.Option("--trust", help="Allow the model files to import code of other packages that they name.")
     ] = False,
     batch: Annotated[int, typer.Option(min=1, help="Batch size.")] = 64,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the page and the list if they exist.")] = False,
 ) -> None:
     """Compare two models on test images. Exit status: 0 passed, 1 refused by the rules, 2 an error."""
     with _error_status():
@@ -67,6 +68,7 @@ def compare(
                 raise SettingsError(f"{keep} exists already; choose another file with --keep")
         for written in filter(None, (output, flips)):
             refuse_overwriting(written, filter(None, (old, new, test, rules)))
+            refuse_existing(written, force=force)
         screen = Console(stderr=as_json)  # where standard output is JSON, progress goes to standard error
         limits = read_rules(rules) if rules else None
         evaluation = evaluate(

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from endocil.cli.console import Overrides, console, say
+from endocil.cli.console import Force, Overrides, console, say
 from endocil.errors import DataError, EndocilError, SettingsError
-from endocil.io.files import cache_folder, write_atomically, write_csv, write_json
+from endocil.io.files import cache_folder, refuse_existing, write_atomically, write_csv, write_json
 from endocil.io.terminal import aligned, plain_progress
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def sheet(
     size: Annotated[int, typer.Option(help="Width and height of each image in pixels.", min=16)] = 80,
     per_class: Annotated[int, typer.Option(help="Number of images per class.", min=1)] = 9,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    force: Force = False,
 ) -> None:
     """Draw a contact sheet of synthetic endoscopic images: one row per class, with images of all devices."""
     from io import BytesIO
@@ -73,6 +74,7 @@ def sheet(
     kinds = {".jpg": "JPEG", ".jpeg": "JPEG", ".png": "PNG"}
     if file.suffix.lower() not in kinds:
         raise SettingsError(f"{file} is not the name of an image file; expected one that ends in .jpg or .png")
+    refuse_existing(file, force=force)
     image = BytesIO()
     contact_sheet(seed, size, per_class).save(image, kinds[file.suffix.lower()], quality=85)
     write_atomically(file, image.getvalue())
@@ -180,6 +182,7 @@ def audit(
     strict: Annotated[
         bool, typer.Option("--strict", help="Exit with status 2 if any test image also occurs in the training part.")
     ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite the files if they exist.")] = False,
 ) -> None:
     """Find unreadable files, duplicates, and test images that also occur in the training part."""
     from endocil.audit.findings import leaks_exist, lines
@@ -189,6 +192,8 @@ def audit(
     from endocil.learning.build import complete
     from endocil.settings.settings import load_settings
 
+    for written in filter(None, (output, output.with_suffix(".json"), groups)):
+        refuse_existing(written, force=force)
     split = not Path(source).is_dir()
     if split:
         settings = complete(load_settings(source, changes or ()).trusted())

@@ -5,8 +5,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from endocil.cli.console import Ledger, Runs, say
+from endocil.cli.console import Force, Ledger, Runs, say
 from endocil.errors import EndocilError, FileFormatError, SettingsError
+from endocil.io.files import refuse_existing
 
 
 def add(runs: Runs, folder: Ledger = Path("docs/results")) -> None:
@@ -75,6 +76,7 @@ def plot(
         Literal["accuracies", "ranks"],
         typer.Option("--which", help="Acc_last of each method, or mean ranks over data sets."),
     ] = "accuracies",
+    force: Force = False,
 ) -> None:
     """Draw Acc_last of each method with the spread over seeds, a panel for each data set; or mean ranks over the data
     sets with Nemenyi's critical difference."""
@@ -84,6 +86,7 @@ def plot(
     from endocil.reports.side_by_side import comparisons
     from endocil.runs.records import completed
 
+    refuse_existing(output, force=force)
     entries = read_ledger(folder, complete=completed)
     defaults = [entry for entry in entries if uses_method_defaults(entry.settings)]
     if which == "ranks":

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from endocil.cli.console import Against, Runs, say, with_baseline
+from endocil.cli.console import Against, Force, Runs, say, with_baseline
 from endocil.errors import DataError, EndocilError, SettingsError
+from endocil.io.files import refuse_existing
 from endocil.io.terminal import aligned
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ def report(
         bool,
         typer.Option("--rank-anyway", help="Also rank runs that differ in epochs, image size, width or exemplars."),
     ] = False,
+    force: Force = False,
 ) -> None:
     """Write one self-contained HTML page about runs on the same test images."""
     from endocil.reports.page import write_page
@@ -37,6 +39,7 @@ def report(
 
     if output.is_dir():
         raise SettingsError(f"{output} is a folder; name a file with -o, such as {output / 'report.html'}")
+    refuse_existing(output, force=force)
     records = read_runs(runs)
     listed = ", ".join(run.name for run in records) if len(records) <= 3 else f"{len(records)} runs"
     exemplars = None if gallery is False else exemplars_of(records, gallery)

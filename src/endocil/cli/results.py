@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from endocil.cli.console import Against, Head, Runs, say, with_baseline
+from endocil.cli.console import Against, Force, Head, Runs, say, with_baseline
 from endocil.errors import SettingsError
-from endocil.io.files import write_atomically
+from endocil.io.files import refuse_existing, write_atomically
 from endocil.io.terminal import without_tricks
 from endocil.io.text_tables import markdown_text
 
@@ -54,6 +54,7 @@ def table(
     label: Label = None,
     names: Names = None,
     output: To = None,
+    force: Force = False,
 ) -> None:
     """Results of runs: mean and spread over seeds of each metric, with 95 % intervals over test images."""
     from endocil.metrics.metrics import TABLE_METRICS
@@ -73,7 +74,7 @@ def table(
             note = "± is the sample standard deviation over the seeds."
     if lacking := _without_scores(compared, metrics):
         note += f" {lacking}"
-    _put(shown, note, form, output, caption, label, names)
+    _put(shown, note, form, output, caption, label, names, force=force)
 
 
 def versus(
@@ -89,6 +90,7 @@ def versus(
     label: Label = None,
     names: Names = None,
     output: To = None,
+    force: Force = False,
 ) -> None:
     """Paired differences on the same test images: interval, p value (Holm-corrected) and verdict."""
     from endocil.reports.comparisons import comparable_runs, find_experiment, versus_note, versus_table
@@ -107,7 +109,7 @@ def versus(
             f"nothing to compare with {baseline.label} in {', '.join(metrics)}; give another --metric or --against"
         )
     note = versus_note(compared, differences, baseline, resamples)
-    _put(versus_table(differences, baseline), note, form, output, caption, label, names)
+    _put(versus_table(differences, baseline), note, form, output, caption, label, names, force=force)
 
 
 def _known_metrics(metrics: "Sequence[str]") -> list[str]:
@@ -144,12 +146,16 @@ def _put(
     caption: str | None,
     label: str | None,
     names: list[str] | None,
+    *,
+    force: bool,
 ) -> None:
     """Print or write the table. Formats for people come with a caption and a note; CSV, for programs, without.
 
     `names`: "EndoCIL (select=mean)=ours", for cells of the column of methods; the last = separates."""
     from endocil.reports.latex import latex
 
+    if output is not None:
+        refuse_existing(output, force=force)
     if label is not None and form != "latex":
         raise SettingsError("--label is for --format latex")
     column = next((j for j, column in enumerate(table.columns) if column.key == "method"), None)

@@ -157,12 +157,14 @@ class _CacheFiles:
             pixels = self._mapped()
             facts = parse_json(self.facts.read_text(ENCODING, ENCODING_ERRORS))
             chunks = [(int(images), int(checksum)) for images, checksum in facts["chunks"]]
+            unreadable = tuple((name, reason) for name, reason in facts["unreadable"])
             whole = sum(images for images, _ in chunks) == len(pixels)
+            whole = whole and (not unreadable or facts["names"] == _checksum_of(unreadable))
             if not whole or not _are_sound(self.pixels, pixels.offset, prod(self.shape[1:]), chunks):
                 return None
             with suppress(OSError):  # of a build that was killed when all was written
                 unfinished_files(self.pixels)[1].unlink(missing_ok=True)
-            return _as_tensor(pixels), tuple((name, reason) for name, reason in facts["unreadable"])
+            return _as_tensor(pixels), unreadable
         except (OSError, ValueError, KeyError, TypeError, EOFError):
             return None
 
@@ -210,9 +212,11 @@ class _CacheFiles:
                     progress(unfinished.done, len(table))
             unfinished.move_to(self.pixels)
         stored = self._mapped()
-        write_json(self.facts, {"chunks": unfinished.chunks, "unreadable": unfinished.unreadable})
+        unreadable = unfinished.unreadable
+        names = _checksum_of(unreadable)
+        write_json(self.facts, {"chunks": unfinished.chunks, "unreadable": unreadable, "names": names})
         unfinished.remove()
-        return _as_tensor(stored), tuple(unfinished.unreadable)
+        return _as_tensor(stored), tuple(unreadable)
 
 
 def unfinished_files(target: Path) -> tuple[Path, Path]:
@@ -248,6 +252,8 @@ class UnfinishedBuild:
                 complete = line.endswith(b"\n") and len(chunk) == record["images"] * self.image_bytes
                 if not complete or zlib.crc32(chunk) != record["checksum"]:
                     return
+                if record["unreadable"] and record["names"] != _checksum_of(record["unreadable"]):
+                    return
                 self.chunks.append((record["images"], record["checksum"]))
                 self.unreadable += [(name, reason) for name, reason in record["unreadable"]]
                 self.done += record["images"]
@@ -277,7 +283,8 @@ class UnfinishedBuild:
         self._pixels.write(values)
         self._pixels.flush()
         self.chunks.append((len(pixels), zlib.crc32(values)))
-        record = {"images": len(pixels), "checksum": self.chunks[-1][1], "unreadable": unreadable}
+        record: dict[str, object] = {"images": len(pixels), "checksum": self.chunks[-1][1]}
+        record |= {"unreadable": unreadable, "names": _checksum_of(unreadable)}
         self._lines.write((json.dumps(record) + "\n").encode(ENCODING, ENCODING_ERRORS))
         self._lines.flush()
         self.done += len(pixels)
@@ -294,6 +301,11 @@ class UnfinishedBuild:
         for path in (self.pixels, self.lines):
             with suppress(OSError):
                 path.unlink(missing_ok=True)
+
+
+def _checksum_of(unreadable: Sequence[Sequence[str]]) -> int:
+    """Of the names that are left out: by a damaged one, a black image would be learned and a sound one left out."""
+    return zlib.crc32(json.dumps(unreadable).encode())
 
 
 def _header(shape: Shape) -> bytes:

@@ -28,6 +28,7 @@ LARGEST = 2**30  # bytes of a file that is read in one piece
 ENCODING, ENCODING_ERRORS = ("utf-8", "surrogateescape")  # names of files that are no UTF-8 must survive a CSV file
 Lock = Literal["held", "taken", "none"]
 MOST_LEVELS = 32  # of tables and lists in TOML
+MOST_DOTS, MOST_TOML = 300, 2**20  # in a line, and characters: reading takes the square of a dotted key's parts
 _TOO_DEEP = f"tables or lists are nested more than {MOST_LEVELS} deep"
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.tmp", re.DOTALL)
 _FORMULA_STARTS = "=+-@\t\r'"  # of what a spreadsheet would run; and of what has our apostrophe already
@@ -229,6 +230,8 @@ def parse_json(text: str | bytes) -> Any:
 
 def parse_toml(text: str) -> dict[str, Any]:
     """TOML, which editors may begin with a byte-order mark; whatever is wrong with it is a TOMLDecodeError."""
+    if len(text) > MOST_TOML or any(line.count(".") > MOST_DOTS for line in text.split("\n")):
+        raise tomllib.TOMLDecodeError(f"more than {MOST_TOML:,} characters, or {MOST_DOTS} dots in a line")
     try:
         values = tomllib.loads(text.removeprefix("\ufeff"))
     except RecursionError:

@@ -11,11 +11,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
@@ -24,6 +25,7 @@ from endocil.data.scenario import Task
 from endocil.data.seeding import torch_seeded
 from endocil.errors import EndocilError, FileFormatError, ResourceError, SettingsError
 from endocil.io.files import LOCK_FILE, locked, make_private_folder, parse_json, write_atomically, write_json
+from endocil.learning.events import refuse_unfit
 from endocil.learning.memory import ExemplarMemory, KeptImages, Provenance
 from endocil.learning.optimizers import Number, OptimizerState
 from endocil.methods.base import Method
@@ -53,6 +55,21 @@ class Position:
         return self.task + (self.phase > 0 or self.epoch > 0 or self.step > 0)
 
 
+class _Header(BaseModel):
+    """What is relied on: a checkpoint may come with somebody else's run, its checksum made anew."""
+
+    model_config = ConfigDict(strict=True)
+    task: NonNegativeInt
+    phase: NonNegativeInt
+    epoch: NonNegativeInt
+    step: NonNegativeInt
+    events: NonNegativeInt
+    exemplars: Annotated[str, Field(pattern=r"^exemplars-[0-9]+\.safetensors$")] | None
+    optimizer: dict[str, bool | Number]
+    settings: dict[str, Any]
+    results: dict[str, str] = {}
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     position: Position
@@ -61,6 +78,7 @@ class Checkpoint:
     exemplars: KeptImages | None  # of the memory, where there is one
     numbers: Mapping[str, Number]  # of the optimiser's state, beside its tensors
     settings: Mapping[str, Any]  # that it was learned by
+    results: Mapping[str, str] = field(default_factory=dict)  # files of the tasks that are done -> their digests
 
     def part(self, name: str) -> dict[str, Tensor]:
         """The tensors stored under `name/`."""
@@ -86,6 +104,7 @@ def save_checkpoint(
     precision: nn.Module | None = None,
     log: Mapping[str, Tensor] | None = None,
     settings: Mapping[str, Any] | None = None,
+    results: Mapping[str, str] | None = None,
 ) -> None:
     optimizer = optimizer or OptimizerState()
     exemplars = None if memory is None else _save_exemplars(folder, position.task, memory.exemplars)
@@ -103,6 +122,7 @@ def save_checkpoint(
         "exemplars": exemplars,
         "optimizer": optimizer.numbers,
         "settings": dict(settings or {}),
+        "results": dict(results or {}),
         **asdict(position),
     }
     write_tensors(folder / FILE, header, tensors)
@@ -139,13 +159,25 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
         raise FileFormatError(
             f"checkpoint {path} has format {header.get('format')}; this version of endocil reads {FORMAT}: {ANEW}"
         )
+    refuse_unfit(f"checkpoint {path}", _Header, header)
     position = Position(header["task"], header["phase"], header["epoch"], header["step"])
-    exemplars = None
-    if header["exemplars"] is not None:
-        kept, stored = read_tensors(folder / header["exemplars"], ANEW)
-        tensors = _part(stored, "tensors")
-        exemplars = KeptImages(stored["pixels"], tuple(Provenance(**one) for one in kept["provenance"]), tensors)
-    return Checkpoint(position, header["events"], values, exemplars, header["optimizer"], header["settings"])
+    exemplars = None if header["exemplars"] is None else _load_exemplars(folder / header["exemplars"])
+    numbers, results = header["optimizer"], header.get("results", {})
+    return Checkpoint(position, header["events"], values, exemplars, numbers, header["settings"], results)
+
+
+def _load_exemplars(path: Path) -> KeptImages:
+    header, stored = read_tensors(path, ANEW)
+    try:
+        provenance = tuple(Provenance(**one) for one in header["provenance"])
+        pixels, tensors = stored["pixels"], _part(stored, "tensors")
+        of_types = all(type(getattr(one, key.name)) is key.type for one in provenance for key in fields(one))
+        of_images = pixels.dtype == torch.uint8 and pixels.shape == (len(provenance), *pixels.shape[1:3], 3)
+        if not of_types or not of_images or any(values.shape[:1] != pixels.shape[:1] for values in tensors.values()):
+            raise ValueError("types or sizes are not those of exemplars")
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileFormatError(f"{path} cannot be read ({error}); {ANEW}") from error
+    return KeptImages(pixels, provenance, tensors)
 
 
 def grow(method: Method, task: Task, device: torch.device) -> None:
@@ -164,10 +196,11 @@ def restore(
     device: torch.device,
     *,
     grown: int = 0,
+    size: int | None = None,
 ) -> None:
     """Grow a method to where the checkpoint stands, step by step as the run did, and overwrite its values.
 
-    `grown`: how many of the tasks it has made room for already; a fresh method for none."""
+    `grown`: how many of the tasks it has made room for already; a fresh method for none. `size`: of the images."""
     for task in tasks[grown : checkpoint.position.grown]:
         grow(method, task, device)
     try:
@@ -175,8 +208,14 @@ def restore(
     except RuntimeError as error:
         raise FileFormatError("the checkpoint does not fit the run's settings.toml; was that changed since?") from error
     method.statistics = checkpoint.part("statistics")
-    if memory is not None and checkpoint.exemplars is not None:
-        memory.load(checkpoint.exemplars, classes)
+    if memory is None:
+        return
+    kept = checkpoint.exemplars
+    if kept is None or not {one.class_name for one in kept.provenance} <= {*classes}:
+        raise FileFormatError(f"the exemplars of the checkpoint are not those of the run's classes; {ANEW}")
+    if size is not None and len(kept) and kept.pixels.shape[1:3] != (size, size):
+        raise FileFormatError(f"the exemplars of the checkpoint are not of {size} x {size} pixels; {ANEW}")
+    memory.load(kept, classes)
 
 
 def write_tensors(path: Path, header: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:

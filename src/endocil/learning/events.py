@@ -131,14 +131,16 @@ class Journal:
     def cut_back(self, lines: int) -> list[dict[str, Any]]:
         """Keep the first lines only and return their events: what came after the checkpoint is done again.
 
-        A damaged line is left out with a remark: it is a record, and the checkpoint alone decides how to go on."""
+        A damaged line is left out with a remark: it is a record, and the checkpoint alone decides how to go on. An
+        empty line stays in its place, as the checkpoint counts the lines for a process that is stopped once more."""
         kept, past = list[bytes](), list[dict[str, Any]]()
         stored = self.path.read_bytes().split(b"\n") if lines and self.path.exists() else []
         for number, line in enumerate(stored[:lines], 1):
             try:
-                past.append(_event(f"{self.path}, line {number}", line))
+                past += [_event(f"{self.path}, line {number}", line)] if line else []
                 kept.append(line + b"\n")
             except FileFormatError as error:
+                kept.append(b"\n")
                 self.show({"event": "remarks", "remarks": [f"left out of the record: {error}"]})
         if not self.silent:
             write_atomically(self.path, b"".join(kept))

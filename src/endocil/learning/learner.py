@@ -56,8 +56,11 @@ class Learner:
         stop: Callable[[], bool] = is_requested,
     ) -> None:
         """`balanced`: phases see every class equally often. `recorded`: the settings that it learns by, kept in every
-        checkpoint. `stop`: whether the process is told to stop, which it does between two steps, with a checkpoint."""
+        checkpoint. `stop`: whether the process is told to stop, which it does between two steps, with a checkpoint.
+
+        `results`, kept in every checkpoint too: the files of the tasks that are done, with their digests."""
         self.method, self.memory, self.recorded = method, memory, recorded
+        self.results: dict[str, str] = {}
         self.folder, self.fabric, self.journal = folder, fabric, journal
         self.augmentation, self.seed = augmentation, seed
         self.evaluation_batch, self.checkpoint_seconds = evaluation_batch, checkpoint_seconds
@@ -157,6 +160,7 @@ class Learner:
             precision=precision,
             log=epoch.log if epoch else None,
             settings=self.recorded,
+            results=self.results,
         )
         self.saved_at = self.clock()
 

@@ -1,5 +1,6 @@
 """The folder of a run: where each file lies, and what may be done with a folder that exists already."""
 
+import hashlib
 import itertools
 import json
 import os
@@ -22,6 +23,7 @@ from endocil.io.files import (
     locked,
     parse_json,
     read_csv,
+    read_whole,
     remove_leftovers,
     write_atomically,
     write_csv,
@@ -201,6 +203,21 @@ class RunFolder:
                 f"back, or start a new run with 'endocil run {self.path / 'settings.toml'} -o FOLDER'"
             )
 
+    def results_of(self, task: int) -> dict[str, str]:
+        """The lists of a task that metrics and reports are computed from, with their digests (BLAKE2b)."""
+        files = [path for path in (self.predictions(task), self.memory(task)) if path.exists()]
+        return {path.relative_to(self.path).as_posix(): _digest_of(path) for path in files}
+
+    def refuse_other_results(self, recorded: Mapping[str, str]) -> None:
+        """The metrics are computed from the lists of all tasks, also of those before the run was stopped."""
+        found = {name: digest for task in range(len(recorded)) for name, digest in self.results_of(task).items()}
+        changed = sorted(name for name, digest in recorded.items() if found.get(name) != digest)
+        if changed:
+            raise FileFormatError(
+                f"{self.path / changed[0]} is not as the run has written it: it was changed, damaged or removed; "
+                f"restore it, or start a new run"
+            )
+
     def _places_from_here(self, settings: Settings) -> dict[str, dict[str, str]]:
         """Of places that are relative to the working folder: where they are from the run's folder on."""
         relative = {
@@ -252,6 +269,10 @@ class RunFolder:
                 f"the images at data.root have the names of those of the run in {self.path}, but other pixels; restore "
                 f"the data or start a new run"
             )
+
+
+def _digest_of(path: Path) -> str:
+    return hashlib.blake2b(read_whole(path), digest_size=16).hexdigest()
 
 
 def _places(settings: Settings) -> dict[str, str]:

@@ -126,6 +126,7 @@ def resume(
             checkpoint = load_checkpoint(run_folder.path)
             if checkpoint is not None:
                 run_folder.refuse_other_settings(parts.settings, checkpoint.settings)
+                run_folder.refuse_other_results(checkpoint.results)
             if changes:
                 run_folder.record(parts.settings)
 
@@ -150,7 +151,9 @@ def _learn_tasks(
         journal.show({"event": "plan", "images": image_passes(parts).total(), "done": done})
         learner = build_learner(settings, parts.method, parts.memory, run_folder.path, fabric, journal)
         if checkpoint:
-            restore(checkpoint, parts.method, parts.memory, scenario.tasks, classes, fabric.device)
+            learner.results.update(checkpoint.results)
+            size = parts.images.pixels.shape[1]
+            restore(checkpoint, parts.method, parts.memory, scenario.tasks, classes, fabric.device, size=size)
 
         for task in scenario.tasks:
             train, held_out = (parts.arriving(part, task) for part in (TRAIN, VALIDATION))
@@ -165,6 +168,7 @@ def _learn_tasks(
             predictions = model.predict(test, batch=batch, fabric=fabric, store=store)
             if first:
                 _write_task(parts, run_folder, task, predictions)
+                learner.results.update(run_folder.results_of(task.index))
             learner.save(Position(task.index + 1))
 
     return on_rank_zero(fabric, lambda: _write_results(model, run_folder, len(scenario.tasks)))
