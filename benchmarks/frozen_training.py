@@ -1,6 +1,6 @@
 """Methods that train, on a frozen backbone, from stored features: each image passes the network once for all runs.
 
-    python benchmarks/frozen_training.py experiments/frozen-replay-sweep.toml -o runs/frozen-replay [--only TEXT]
+    python benchmarks/frozen_training.py experiments/frozen-replay-validation.toml -o runs/replay [--only TEXT]
 
 The runs of a sweep file, one after the other in this process, in folders as `endocil sweep` names them; finished ones
 are skipped. `endocil sweep` itself shows every image to the network in every epoch, as augmentation changes it; so
