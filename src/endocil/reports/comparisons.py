@@ -104,9 +104,7 @@ def comparable_runs(runs: Sequence[RunRecord], head: Head = "softmax") -> Compar
     """Read the predictions; methods that lack the head are left out."""
     with_head = [run for run in runs if run.metrics.get(head) is not None]
     if not with_head:
-        raise SettingsError(
-            f"none of these runs has a {head.replace('_', '-')} head; leave out --head, or add other runs"
-        )
+        raise SettingsError(f"none of these runs has a {head.replace('_', '-')} head; leave out --head")
     groups = sorted(grouped(with_head), key=lambda group: not group.incremental)
     each = iter(read_paired_predictions([run for group in groups for run in group.results], head))
     predictions = tuple(tuple(next(each) for _ in group.results) for group in groups)
