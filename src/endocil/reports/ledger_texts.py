@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from endocil.io.text_tables import listed
@@ -24,7 +25,7 @@ from endocil.reports.side_by_side import DataSet, comparisons, differences, mean
 from endocil.runs.experiments import data_title, groups
 from endocil.runs.records import completed
 
-OWN, BASE = method_title(OWN_METHOD), method_title(BASELINE)
+OWN, BASE, PAPERS = method_title(OWN_METHOD), method_title(BASELINE), frozenset(map(method_title, COMPARED))
 
 
 def ledger_texts(folder: Path) -> dict[str, str]:
@@ -70,11 +71,11 @@ def overview(entries: Sequence[Entry]) -> str:
     if not whole:
         return "No data set has all methods yet.\n"
     best = {data.title: data.best("acc_last") for data in whole}
-    highest = [
-        f"{one.label} {'is highest ' if i == 0 else ''}on {data.title} ({'; '.join([_percent(one), *_seen(data)])})"
-        for i, (data, one) in enumerate(zip(whole, best.values(), strict=True))
-    ]
-    tied = [data.title for data in whole if OWN in (best[data.title].label, *(t.label for t in data.ties("acc_last")))]
+    highest: dict[str, list[str]] = {}
+    for data, one in zip(whole, best.values(), strict=True):
+        highest.setdefault(one.label, []).append(f"{data.title} ({'; '.join([_percent(one), *_seen(data)])})")
+    papers = [replace(data, methods=tuple(one for one in data.methods if one.label in PAPERS)) for data in whole]
+    tied = [data for data in papers if OWN in (data.best("acc_last").label, *(t.label for t in data.ties("acc_last")))]
     gaps = {
         data.title: differences(own, base)
         for data in whole
@@ -83,9 +84,10 @@ def overview(entries: Sequence[Entry]) -> str:
     means, clear = [statistics.fmean(own) for own in gaps.values()], sum(map(significant, gaps.values()))
     sides = {word for word, side in (("above", 1), ("below", -1)) if any(side * mean > 0 for mean in means)}
     sentences = [
-        f"**Trained from scratch** ({compared[0].scale}): after the last task {listed(highest)}.",
-        f"{OWN} is highest, or within noise of the highest, on {len(tied)} of the {len(whole)} data sets on which all "
-        f"{len(COMPARED)} methods of the paper were run. On average it ends {min(map(abs, means)):.1f} to "
+        f"**Trained from scratch** ({compared[0].scale}): after the last task "
+        f"{'; '.join(f'{label} is highest on {listed(sets)}' for label, sets in highest.items())}.",
+        f"Of the paper's {len(COMPARED)} methods {OWN} is highest, or within noise of the highest, on {len(tied)} of "
+        f"the {len(whole)} data sets on which all were run. On average it ends {min(map(abs, means)):.1f} to "
         f"{max(map(abs, means)):.1f} points {' or '.join(sorted(sides))} {BASE} (significant on {clear} of "
         f"{len(gaps)}).",
     ]
@@ -187,8 +189,7 @@ def _data_set(data: DataSet) -> str:
 
 def _run_of_compared(data: DataSet) -> int:
     """How many of the paper's methods that learn task by task were run."""
-    run = {one.label for one in data.methods}
-    return sum(method_title(name) in run for name in COMPARED)
+    return len(PAPERS & {one.label for one in data.methods})
 
 
 def _below(data: DataSet, best: Entries) -> str:
