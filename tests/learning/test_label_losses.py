@@ -98,7 +98,7 @@ def test_images_are_mixed_with_others_of_their_batch_and_labels_likewise(images:
 def test_the_shares_of_a_mixed_batch_are_its_images_as_one_process_sees_them(images: Images, tmp_path: Path) -> None:
     _, (phase, *_) = second_task(images, tmp_path, "icarl")
     whole = batch_of(phase, mixup=1.0)
-    shares = [batch_of(phase, share=(i, 3), mixup=1.0) for i in range(3)]
+    shares = [batch_of(phase, shard=(i, 3), mixup=1.0) for i in range(3)]
     for key in ("images", "labels", "mixed_labels", "from_memory"):
         assert torch.equal(torch.cat([getattr(share, key) for share in shares]), getattr(whole, key)), key
     assert {share.mix for share in shares} == {whole.mix}

@@ -223,7 +223,7 @@ GOOD = "label,a,b\na,1,0\nb,0,1\n"
         ("label,a,b\na,1\n", "line 2: expected 3 fields as in line 1; got 2"),
         ("label,predicted\na,a\nb,c\n", "line 3, column predicted: expected one of a, b; got 'c'"),
         (",label,a,b\n0,a,1,0\n1,b,0,1\n", r"line 1: expected classes as score columns \(.*\); got ''"),
-        ("label,score:a,task\na,1,0\n", "line 1: expected classes as score columns .* came 'task'"),
+        ("label,score:a,task\na,1,0\n", "line 1: expected classes as score columns .* got 'task'"),
         ("label,score:a,distance:b\na,1,0\n", "line 1: expected a column for each of a; got b"),
         ("label,score:a,distance:a\na,1,-inf\n", "line 2, column distance:a: expected a finite number; got '-inf'"),
     ],
