@@ -107,21 +107,28 @@ def _in_short(ours: Places, places: Sequence[Place]) -> str:
 
 
 def verdicts_text(places: Sequence[Place]) -> str:
-    """The numbers of the claims by verdict, with the data where it was reached."""
+    """Which claims hold or do not hold, in words and with the data; the numbers of those that cannot be decided."""
     usual = _usual_budget(places)
-    by_verdict: dict[str, list[str]] = {HOLDS: [], FAILS: [], OPEN: [], NOT_RUN: []}
+    told: dict[str, list[str]] = {HOLDS: [], FAILS: []}
+    numbers: dict[str, list[str]] = {OPEN: [], NOT_RUN: []}
     for number, claim in enumerate(claims(), 1):
-        verdicts: dict[str, list[str]] = {}
+        where: dict[str, list[str]] = {}
         for place in _judging(claim, places):
-            verdicts.setdefault(finding(claim, place).verdict, []).append(
-                place.named_beside(usual) if place.deviations else place.name
-            )
-        for verdict, names in verdicts.items() or [(NOT_RUN, [])]:
-            by_verdict[verdict].append(f"{number} ({'; '.join(names)})" if names else str(number))
-    lines = [
-        f"- {verdict[:1].upper()}{verdict[1:]}: {', '.join(told) or 'none'}.\n" for verdict, told in by_verdict.items()
-    ]
+            name = place.named_beside(usual) if place.deviations else place.name
+            where.setdefault(finding(claim, place).verdict, []).append(name)
+        for verdict in told.keys() & where.keys():
+            told[verdict].append(f"{claim['says'].removesuffix('.')} ({number}; {listed(where[verdict])})")
+        if not told.keys() & where.keys():
+            numbers[OPEN if where else NOT_RUN].append(str(number))
     scale = "" if usual == "none" else f", at {usual} where no other scale is named"
+    lines = [
+        f"- **{verdict.capitalize()}**: {'; '.join(sorted(texts)) or 'none'}.\n" for verdict, texts in told.items()
+    ]
+    lines += [
+        f"- **{verdict.capitalize()}**{reason}: {listed(which)}.\n"
+        for (verdict, which), reason in zip(numbers.items(), (" wherever they were run", ""), strict=True)
+        if which
+    ]
     return f"The paper's {len(claims())} claims, by number{scale}:\n\n{''.join(lines)}"
 
 

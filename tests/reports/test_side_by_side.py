@@ -92,6 +92,16 @@ def test_a_single_run_is_not_ranked_beside_methods_with_several_seeds() -> None:
     assert "WA has the highest accuracy after the last task (90.0 %); EndoCIL (70.0 %) ends" in summary(alone)
 
 
+def test_where_another_method_is_ahead_the_highest_of_the_papers_is_named_too() -> None:
+    entries = [*_seeds("multistage_fsa", 80.0, 80.5), *_seeds("dgr", 71.0, 71.6), *_seeds("endocil", 70.0, 70.5)]
+    [told] = summary(entries).splitlines()
+    assert "MultiStage-FSA has the highest accuracy after the last task (80.2 %); all others are" in told
+    assert (
+        "of the paper's methods DGR is highest (71.3 %); all others are significantly lower; EndoCIL (70.2 %) ends 1.0"
+        in told
+    )
+
+
 def test_of_forgetting_the_lowest_is_the_best() -> None:
     [found] = comparisons([*_seeds("endocil", 20.0, 21.0), *_seeds("icarl", 40.0, 41.5)])
     assert found.data_sets[0].best("af").label == "EndoCIL"

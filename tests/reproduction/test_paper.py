@@ -419,8 +419,16 @@ def test_a_claim_on_a_data_set_is_judged_there_at_another_scale_with_scale_and_s
     [row] = [line for line in text.splitlines() if "DGR is slightly ahead of EndoCIL after the first task" in line]
     assert row.endswith("| Undecided: Hyper-Kvasir, 2 seeds |")
     assert "At another scale, 64 px, width 64, 100 epochs per task where no other is named" in text
-    assert "- Undecided: 1 (Hyper-Kvasir), 4 (Hyper-Kvasir), 6 (Hyper-Kvasir).\n" in text
-    assert "- Holds: none.\n" in text
+    assert "- **Undecided** wherever they were run: 1, 4 and 6.\n" in text
+    assert "- **Holds**: none.\n" in text
+
+
+def test_a_claim_that_holds_or_does_not_is_named_in_words_with_its_data() -> None:
+    clear = [*_components(False, False, False, 60.0, 61.0, 62.0), *_components(False, False, True, 58.0, 59.1, 60.0)]
+    text = verdicts_text(_places(clear))
+    assert "- **Holds**: CFG alone, with cross-entropy, lowers Acc_last (10; Hyper-Kvasir).\n" in text
+    assert "- **Does not hold**: none.\n" in text
+    assert " 10" not in text.partition("**Undecided**")[2]
 
 
 def test_a_claim_on_a_data_set_is_judged_on_a_part_of_it_under_the_parts_name() -> None:

@@ -170,21 +170,27 @@ def _aligned_against_base(data: DataSet) -> list[str]:
 
 
 def _data_set(data: DataSet) -> str:
-    best, ties = data.best("acc_last"), data.ties("acc_last")
+    best = data.best("acc_last")
+    papers = replace(data, methods=tuple(one for one in data.methods if one.label in PAPERS))
     n_run = _run_of_compared(data)
     part = f" ({n_run} of the paper's {len(COMPARED)} methods so far)" if n_run < len(COMPARED) else ""
-    others = "all others are significantly lower" if len(best.seeds) > 1 else ""
-    if ties:
-        others = f"{listed([one.label for one in ties])} {'is' if len(ties) == 1 else 'are'} within noise of it"
     single = [one.label for one in data.learners if one not in data.ranked]
     parts = [
-        f"**{data.title}**{part}: {best.label} has the highest accuracy after the last task ({mean_of(best):.1f} %)",
-        others,
+        f"**{data.title}**{part}: {best.label} has the highest accuracy after the last task ({_percent(best)})",
+        _others(data),
         f"{listed(single)}, with one seed, {'is' if len(single) == 1 else 'are'} not ranked" if single else "",
-        _below(data, best),
-        _against_base(data),
     ]
-    return "; ".join(filter(None, parts)) + "."
+    if best.label not in PAPERS and papers.learners:
+        best = papers.best("acc_last")
+        parts += [f"of the paper's methods {best.label} is highest ({_percent(best)})", _others(papers)]
+    return "; ".join(filter(None, [*parts, _below(papers, best), _against_base(data)])) + "."
+
+
+def _others(data: DataSet) -> str:
+    """What the others are worth beside the highest."""
+    if ties := [one.label for one in data.ties("acc_last")]:
+        return f"{listed(ties)} {'is' if len(ties) == 1 else 'are'} within noise of it"
+    return "all others are significantly lower" if len(data.best("acc_last").seeds) > 1 else ""
 
 
 def _run_of_compared(data: DataSet) -> int:
