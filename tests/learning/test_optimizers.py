@@ -19,13 +19,13 @@ from endocil.components.gradients import calibrated_gradient
 from endocil.data.augment import Augmentation
 from endocil.data.batches import training_batches
 from endocil.data.cache import Images
-from endocil.learning.build import build_learning
+from endocil.learning.build import NO_BITS, build_learning
 from endocil.learning.checkpoint import FILE, grow
 from endocil.learning.optimizers import optimizer_of, restore_state
 from endocil.learning.optimizers import state_of as optimizer_state
 from endocil.learning.training import fit, only_training, step
 from endocil.methods import Method
-from endocil.methods.base import Phase, Schedule
+from endocil.methods.base import Phase, Schedule, Task
 from endocil.registry import trust
 
 trust(["test_optimizers:Counting", "test_optimizers:Hoarding"])
@@ -299,6 +299,7 @@ def test_an_optimiser_that_keeps_more_than_tensors_and_numbers_is_refused(images
         (["train.warmup=6"], "train.warmup is 6 epochs, and a phase has 6"),
         (["train.schedule=linear"], "train.schedule: input should be 'milestones' or 'cosine'"),
         (["train.optimizer=adamw", "method.native_schedule=true"], "so that train.optimizer would do nothing"),
+        (["train.later_factor=0.3", "method.native_schedule=true"], "so that train.later_factor would do nothing"),
         (["train.backbone_factor=0.1", "network.freeze=['all']"], "network.freeze lets nothing of the backbone learn"),
     ],
 )
@@ -307,6 +308,22 @@ def test_settings_that_cannot_work_are_refused_before_anything_runs(overrides: l
         build_learning(load_settings("smoke", ["train.epochs=6", *overrides]).trusted())
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_the_first_task_learns_at_the_rate_and_later_tasks_at_a_share_of_it() -> None:
+    settings = load_settings("smoke", ["train.learning_rate=0.2", "train.later_factor=0.25"]).trusted()
+    method, _ = build_learning(settings)
+    rates = [method.schedule(Task(index, 2 * index, 2)).learning_rate for index in range(3)]
+    assert rates == [0.2, 0.05, 0.05]
+    usual, _ = build_learning(load_settings("smoke").trusted())
+    assert usual.schedule(Task(0, 0, 2)).learning_rate == usual.schedule(Task(1, 2, 2)).learning_rate
+
+
+def test_the_rate_of_later_tasks_does_not_decide_a_shared_first_task() -> None:
+    train = {section: keys for section, keys in NO_BITS.items() if section == "train"}
+    one, other = (load_settings("smoke", [f"train.later_factor={factor}"]) for factor in (1.0, 0.3))
+    assert one.model_dump(include={"train"}) != other.model_dump(include={"train"})
+    assert one.model_dump(include={"train"}, exclude=train) == other.model_dump(include={"train"}, exclude=train)
 
 
 @pytest.mark.slow

@@ -76,6 +76,7 @@ def build_learning(settings: Settings) -> tuple[Method, list[str]]:
     schedule = shared_schedule(
         epochs=train.epochs,
         learning_rate=train.learning_rate,
+        later_factor=train.later_factor,
         milestones=train.milestones,
         decay=train.decay,
         momentum=train.momentum,
@@ -107,7 +108,7 @@ def build_learning(settings: Settings) -> tuple[Method, list[str]]:
     return method, notes
 
 
-REPLACED = ("schedule", "warmup", "optimizer", "optimizer_options", "backbone_factor", "clip_gradients")
+REPLACED = ("schedule", "warmup", "optimizer", "optimizer_options", "later_factor", "backbone_factor", "clip_gradients")
 
 
 def refuse_without_effect(settings: Settings, backbone: nn.Module) -> None:
@@ -184,7 +185,7 @@ NO_BITS = {
         "wandb",
     },
     "network": {"weights"},  # its values count, not where they lie
-    "train": {"weight_decay", "milestones"},  # the first task's schedule has its own
+    "train": {"weight_decay", "later_factor", "milestones"},  # the first task's schedule has its own
 }
 
 

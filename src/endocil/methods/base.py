@@ -117,12 +117,20 @@ def check_milestones(value: Any) -> Any:
 
 
 def shared_schedule(
-    *, weight_decay: float = 2e-4, first_weight_decay: float = 5e-4, **options: Any
+    *,
+    learning_rate: float = 0.1,
+    later_factor: float = 1.0,
+    weight_decay: float = 2e-4,
+    first_weight_decay: float = 5e-4,
+    **options: Any,
 ) -> Callable[[Task], Schedule]:
-    """The paper's protocol for every method: one schedule, with its own weight decay in the first task."""
+    """The paper's protocol for every method: one schedule, with its own weight decay in the first task. Unlike there,
+    later tasks may learn at another rate."""
 
     def schedule(task: Task) -> Schedule:
-        return Schedule(weight_decay=first_weight_decay if task.index == 0 else weight_decay, **options)
+        if task.index == 0:
+            return Schedule(learning_rate=learning_rate, weight_decay=first_weight_decay, **options)
+        return Schedule(learning_rate=learning_rate * later_factor, weight_decay=weight_decay, **options)
 
     return schedule
 

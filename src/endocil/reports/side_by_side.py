@@ -157,8 +157,11 @@ def _title(entries: Sequence[Entry]) -> str:
     exemplars = f"{memory['total']} exemplars in all" if memory.get("total") else None
     exemplars = exemplars or f"{memory['per_class']} exemplars per class"
     stem = settings.get("network", {}).get("stem", STEM)
-    kept = [exemplars] if any(entry.exemplars for entry in entries) else []
-    return ", ".join([shared_budget(settings), *kept, *([] if stem == STEM else [f"stem {stem}"])])
+    factor = settings.get("train", {}).get("later_factor", 1.0)
+    further = [exemplars] if any(entry.exemplars for entry in entries) else []
+    further += [] if stem == STEM else [f"stem {stem}"]
+    further += [] if factor == 1.0 else [f"later tasks at {factor:g} of the learning rate"]
+    return ", ".join([shared_budget(settings), *further])
 
 
 def _data_sets(entries: Sequence[Entry]) -> tuple[DataSet, ...]:

@@ -137,6 +137,7 @@ class TrainSettings(_Section):
 
     epochs: int = Field(100, ge=1)
     learning_rate: float = Field(0.1, gt=0.0)
+    later_factor: float = Field(1.0, gt=0.0)  # learning rate of later tasks over that of the first
     # 50 and 70 of 100 epochs; or whole epochs (methods/base.py)
     milestones: Annotated[tuple[int | float, ...], BeforeValidator(check_milestones)] = (0.5, 0.7)
     decay: float = Field(0.1, gt=0.0)
