@@ -12,12 +12,14 @@ from scipy import stats
 from endocil.cli.ledger import plot
 from endocil.errors import EndocilError
 from endocil.methods import BASELINE, COMPARED, OWN_METHOD
+from endocil.metrics.statistics import paired_t_p
 from endocil.reports.figures.ledger_plot import rank_figure, write_rank_plot
 from endocil.reports.ledger import Entry
 from endocil.reports.ledger_tables import leaks_table
 from endocil.reports.ledger_texts import alignment_text, overview, summary
 from endocil.reports.ranks_over_data import ranked, ranks_over_data, ranks_text
-from endocil.reports.side_by_side import comparisons, side_by_side_text
+from endocil.reports.side_by_side import comparisons, side_by_side_text, variants_table
+from endocil.runs.records import completed
 
 FROZEN = {"network__freeze": ["all"], "network__weights": "imagenet", "network__backbone": "efficientnet-lite0"}
 METRICS = ("acc_last", "f1_last", "acc_avg", "f1_avg", "af")
@@ -176,6 +178,26 @@ def test_the_overview_says_what_the_training_part_has_seen_of_the_test_images() 
     assert "MultiStage, a method of this project, ends at 90.0 % on all (every test image shows a video or" in sentence
     assert "trained on; split by video or patient, such methods end at 20.0 to 30.0 %), 90.0 % on none" in sentence
     assert "90.0 % on some (32 % of the test images show a video or patient that was trained on)." in sentence
+
+
+def test_a_variant_stands_beside_its_method_with_default_options_over_the_seeds_that_both_have() -> None:
+    def rows(*entries: Entry) -> dict[Any, tuple[Any, ...]]:
+        whole = [replace(entry, settings=completed(entry.settings)) for entry in entries]
+        return {row[0]: row[1:] for row in variants_table(whole).rows}
+
+    usual = [*_seeds("endocil", 70.0, 71.0, 72.0), *_seeds("bic", 60.0, 61.0)]
+    assert rows(*usual) == {}
+    found = rows(
+        *usual,
+        *_seeds("endocil", 71.0, 72.2, method__reduction="weights"),
+        *_seeds("endocil", 66.0, 68.0, method__gradients="plain"),  # a row of the ablation
+        *_seeds("endocil", 66.0, 68.0, memory__per_class=50),  # of another comparison
+        *_seeds("bic", 59.0, network__stem="3x3-pool"),
+    )
+    assert found.keys() == {"EndoCIL (reduction=weights)", "BiC (network.stem=3x3-pool)"}
+    shared, last, _, difference, _, p = found["EndoCIL (reduction=weights)"]
+    assert (shared, last.mean, difference, p) == (2, 71.6, "+1.10", f"{paired_t_p([1.0, 1.2]):.2g}")
+    assert found["BiC (network.stem=3x3-pool)"][3:] == ("-1.00", "-1.00", None)
 
 
 def test_a_table_names_the_number_of_exemplars_only_where_a_method_keeps_any() -> None:

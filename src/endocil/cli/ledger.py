@@ -41,7 +41,8 @@ def table(
         typer.Option(
             "--which",
             help="runs, methods (default options), costs (with both heads), ablation, paper (data sets side by side), "
-            "ranks (over data sets), alignment (factors of weight alignment), leaks (from train to test) or summary.",
+            "ranks (over data sets), variants (of methods, beside their defaults), alignment (factors of weight "
+            "alignment), leaks (from train to test), summary or overview.",
         ),
     ] = "runs",
 ) -> None:

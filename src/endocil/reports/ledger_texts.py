@@ -21,7 +21,15 @@ from endocil.reports.ledger_tables import (
     section,
 )
 from endocil.reports.ranks_over_data import ranks_text
-from endocil.reports.side_by_side import DataSet, comparisons, differences, mean_of, side_by_side_text, significant
+from endocil.reports.side_by_side import (
+    DataSet,
+    comparisons,
+    differences,
+    mean_of,
+    side_by_side_text,
+    significant,
+    variants_table,
+)
 from endocil.runs.experiments import data_title, groups
 from endocil.runs.records import completed
 
@@ -40,6 +48,7 @@ def ledger_texts(folder: Path) -> dict[str, str]:
         "ablation": ablation_table(entries).markdown(),
         "paper": side_by_side_text(side_by_side),
         "ranks": ranks_text(side_by_side[0] if side_by_side else None, "images/ranks.svg"),
+        "variants": variants_table(entries).markdown(),
         "alignment": alignment_text(defaults),
         "leaks": leaks_table(entries).markdown(),
         "summary": summary(defaults),

@@ -5,22 +5,26 @@ has at several scales gives several comparisons, the one with the most experimen
 """
 
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from endocil.io.text_tables import DASH, TIE, Cell, Column, Table, shown, spread
+from endocil.methods import method_title
 from endocil.metrics.metrics import TABLE_METRICS
 from endocil.metrics.statistics import paired_t_p
 from endocil.reports.comparisons import SIGNIFICANT
-from endocil.reports.ledger import Entry
-from endocil.reports.ledger_tables import MEMORY_SIZES, Entries, shared_budget
-from endocil.reports.tables import LOWER_IS_BETTER, METHOD, TITLES, metric_cells
-from endocil.runs.experiments import differing, format_value, groups, identity, split_description, split_title
+from endocil.reports.ledger import Entry, uses_method_defaults
+from endocil.reports.ledger_tables import MEMORY_SIZES, Entries, is_frozen, section, shared_budget, ticks
+from endocil.reports.tables import LOWER_IS_BETTER, METHOD, SEEDS, TITLES, metric_cells
+from endocil.runs.experiments import differing, format_value, groups, identity, label, split_description, split_title
 
 HEAD = "softmax"
 OF_A_SCALE = ("data.size", "network.", "train.", *MEMORY_SIZES)
 STEM = "7x7"  # the usual one, which need not be named
+OPTIONS = ("method.", "memory.", "network.stem", "train.later_factor")  # what makes a variant of a method
+SHOWN = ("acc_last", "f1_last")  # of a variant
 FEWEST = 2  # methods that learn task by task: fewer are no comparison
 
 
@@ -74,10 +78,10 @@ class Comparison:
                 columns.append(Column(f"{data.title} seeds", "Seeds", True, group=data.title))
             heads = [_column(data.title, metric) for metric in TABLE_METRICS]
             tied = {metric: {one.label for one in data.ties(metric)} for metric in TABLE_METRICS}
-            for row, (label, cells) in enumerate(by_method.items()):
-                own = data.method(label)
+            for row, (name, cells) in enumerate(by_method.items()):
+                own = data.method(name)
                 cells += [] if len(numbers) == 1 else [None if own is None else len(own.seeds)]
-                ties |= {(row, len(columns) + j) for j, metric in enumerate(TABLE_METRICS) if label in tied[metric]}
+                ties |= {(row, len(columns) + j) for j, metric in enumerate(TABLE_METRICS) if name in tied[metric]}
                 values: tuple[Cell, ...] = (None,) * len(heads) if own is None else metric_cells(own, HEAD)
                 is_ranked = own in data.ranked or own not in data.learners
                 cells += values if is_ranked else map(shown, values)  # a text is not ranked
@@ -101,6 +105,41 @@ class Comparison:
             if len(numbers) == 1:
                 by_number.setdefault(numbers.pop(), []).append(data.title)
         return "; ".join(f"{n} {'seed' if n == 1 else 'seeds'} on {', '.join(names)}" for n, names in by_number.items())
+
+
+def variants_table(entries: Sequence[Entry]) -> Table:
+    """What an option changes: each experiment from scratch that differs from the same method with its default options
+    in options of the method or of exemplar selection, the stem or the rate of later tasks, over the seeds that both
+    have. The components of the ablation have a table of their own."""
+    columns = (METHOD, SEEDS, *(Column(name, TITLES[name], True) for name in SHOWN))
+    columns += tuple(Column(f"{name} difference", f"Difference in {TITLES[name]}", True) for name in SHOWN)
+    columns += (Column("p", f"p ({TITLES[SHOWN[0]]})", True),)
+    rows, sections = list[tuple[Cell, ...]](), list[str]()
+    learned = [one for one in groups(entries, section) if one.incremental and not is_frozen(one.first.settings)]
+    defaults = [one for one in learned if _is_usual(one.first.settings)]
+    pairs = [(one, usual, keys) for one in learned for usual in defaults if (keys := _varied(one, usual))]
+    for one, usual, keys in sorted(pairs, key=lambda pair: (section(pair[0].first.settings), pair[0].label)):
+        gaps = {name: differences(one, usual, name) for name in SHOWN}
+        if n := len(gaps[SHOWN[0]]):
+            p = paired_t_p(gaps[SHOWN[0]])
+            means = (f"{round(statistics.fmean(own), 2) + 0.0:+.2f}" for own in gaps.values())
+            own = (spread(entry.metrics[HEAD][name] for entry in one.results) for name in SHOWN)
+            rows.append((label(one.first.settings, keys), n, *own, *means, f"{p:.2g}" if n > 1 else None))
+            sections.append(section(one.first.settings))
+    return Table("Variants of methods, in percent", columns, tuple(rows), (), tuple(sections))
+
+
+def _varied(one: Entries, usual: Entries) -> set[str]:
+    """The options in which an experiment differs from the usual one; none where it differs in anything else."""
+    both = [{**identity(group.first.settings), "seed": None} for group in (one, usual)]
+    keys = differing(both)
+    options = {key for key in keys if key.startswith(OPTIONS) and key not in (*MEMORY_SIZES, "method.name")}
+    return keys if keys == options and ticks(one) == ticks(usual) else set()
+
+
+def _is_usual(settings: Mapping[str, Any]) -> bool:
+    usual = label(settings) == method_title(settings["method"]["name"]) and uses_method_defaults(settings)
+    return usual and settings.get("network", {}).get("stem", STEM) == STEM
 
 
 def _column(data: str, metric: str) -> Column:
