@@ -17,6 +17,7 @@ from endocil.data.cache import Images
 from endocil.learning import frozen_maps, training
 from endocil.learning.checkpoint import Position, load_checkpoint
 from endocil.learning.features import FeatureStore
+from endocil.learning.first_task import FirstTasks, digest_of
 from endocil.learning.frozen_maps import Inputs
 from endocil.methods.base import Phase, Task, TaskData
 
@@ -332,3 +333,16 @@ def test_outside_training_every_network_sees_images(images: Images, tmp_path: Pa
     life.journal.show = lambda record: found.append(life.method.backbone(pictures))
     life.live(2)
     assert all(features.shape == (2, 64) for features in found)
+
+
+def test_a_first_task_on_maps_is_shared_by_those_that_would_train_it_on_maps(images: Images, tmp_path: Path) -> None:
+    def place(name: str, **changes: Any) -> str:
+        life = new_life(name, images, tmp_path / "life")
+        task = life.scenario.tasks[0]
+        life.method.grow(task)
+        phase = replace(life.method.phases(task, life.data(task))[0], **changes)
+        store = FirstTasks(tmp_path / "store", digest_of(life.method.backbone.state_dict()), {})
+        with store.of(life.method, phase, seed=0, augmentation=MIRRORS, log=print) as stored:
+            return stored.path.stem
+
+    assert place("icarl") == place("mrfa") == place("finetune") != place("icarl", takes_maps=False)

@@ -48,9 +48,9 @@ def inputs_of(
     `stop`: whether the process is told to stop, which it does between two chunks of images."""
     flip = augmentation.flip if phase.augmented else 0.0
     views = [mirrored for mirrored in (False, True) if (flip > 0 if mirrored else flip < 1)]
-    stages = shared_prefix(method)
+    stages = shared_prefix(method) if phase.takes_maps else ()
     if (
-        not (phase.takes_maps and stages and len(phase.images))
+        not (stages and len(phase.images))
         or (phase.augmented and not augmentation.mirrors_alone)
         or phase.schedule.epochs * phase.views < len(views)  # there would be more to compute than without
         or phase.after_step is not None  # it may write to frozen stages
