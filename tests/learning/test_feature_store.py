@@ -14,6 +14,8 @@ from endocil.data.cache import FEATURES, Images, clear, contents
 from endocil.errors import ResourceError
 from endocil.learning import features
 from endocil.learning.features import FeatureStore, features_of, key_of, outputs_of
+from endocil.methods.simplecil import SimpleCIL
+from endocil.networks import build_backbone
 from endocil.runs.run import run
 
 COUNTS = [5, 4, 6]
@@ -81,6 +83,13 @@ def test_another_network_has_other_features(images: Images, tmp_path: Path) -> N
     before = key_of(one)
     torch.set_num_threads(threads + 1)
     assert key_of(one) != before  # another number of threads may round otherwise
+
+
+def test_networks_of_the_same_weights_that_compute_otherwise_have_other_features() -> None:
+    stems = [build_backbone("resnet18", seed=0, options={"width": 8, "stem": stem})[0] for stem in ("3x3", "3x3-pool")]
+    assert key_of(SimpleCIL(stems[0])) != key_of(SimpleCIL(stems[1]))
+    # LUCIR takes the last ReLU out of its backbone
+    assert key_of(new_method("lucir", freeze=("all",))) != key_of(new_method("icarl", freeze=("all",)))
 
 
 def test_a_method_with_features_of_its_own_stores_them_apart(images: Images, tmp_path: Path) -> None:

@@ -95,6 +95,15 @@ class Augmentation:
         if not 0 < self.crop_scale[0] <= self.crop_scale[1] <= 1:
             raise SettingsError(f"augmentation: crop_scale is {self.crop_scale}; expected 0 < smallest <= largest <= 1")
 
+    @property
+    def mirrors_alone(self) -> bool:
+        """Whether an image always looks as it is, or as its mirror image."""
+        return not (self.brightness or self.crop or self.operations)
+
+    def draw_flips(self, n: int, generator: torch.Generator) -> Tensor:
+        """(n,) bool: the first that is drawn."""
+        return torch.rand(n, generator=generator) < self.flip
+
     def __call__(
         self,
         pixels: Tensor,
@@ -110,7 +119,7 @@ class Augmentation:
         the whole batch, so that an image looks the same whoever prepares it."""
         n, device, whole = len(pixels), pixels.device, of or len(pixels)
         piece = slice(start, start + n)
-        flipped = torch.rand(whole, generator=generator)[piece] < self.flip  # (B,)
+        flipped = self.draw_flips(whole, generator)[piece]  # (B,)
         low = max(0.0, 1 - self.brightness)
         factors = low + (1 + self.brightness - low) * torch.rand(whole, generator=generator)[piece]  # (B,)
         values = _flip(pixels, flipped.to(device)).to(torch.float32)  # (B, H, W, 3)

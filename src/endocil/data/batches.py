@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from endocil.data.augment import IMAGENET, Augmentation, Normalisation, normalise
+from endocil.data.augment import IMAGENET, Normalisation, normalise
 from endocil.data.seeding import generator
 from endocil.errors import EndocilError
 
@@ -93,6 +93,14 @@ class Batch:
             kept={name: values[mine] for name, values in self.kept.items()},
             more_views=tuple(view[mine] for view in self.more_views),
         )
+
+
+class PreparePixels(Protocol):
+    """From what an image source gathers to input of the network: an augmentation."""
+
+    def __call__(
+        self, pixels: Tensor, generator: torch.Generator, normalisation: Normalisation, *, start: int, of: int
+    ) -> Tensor: ...
 
 
 class ImageSource(Protocol):
@@ -261,7 +269,7 @@ def cut(order: Tensor, batch_size: int) -> list[Tensor]:
 def training_batches(
     images: ImageSet,
     batch_size: int,
-    augmentation: Augmentation | None,
+    augmentation: PreparePixels | None,
     seed: int,
     key: Sequence[int | str],
     device: torch.device,

@@ -7,18 +7,19 @@ digits may depend on the other images. So a stored feature equals a computed one
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 
+from endocil.data.augment import Normalisation
 from endocil.data.batches import ImageSet, pixel_digest, plain_batches, share_of
 from endocil.errors import EndocilError, ResourceError
 from endocil.io.files import lock, make_private_folder, private, read_whole, write_atomically
@@ -174,6 +175,7 @@ def mean_distances(features: Tensor, means: Tensor) -> Tensor:
 
 CHUNK = 1024  # images in a file: a killed process loses the last of them at most
 RULES = "one image at a time"  # change it when the same key would get other features
+Compute = Callable[[ImageSet | Tensor], Tensor]  # of n images n rows
 
 
 class FeatureStore:
@@ -196,26 +198,26 @@ class FeatureStore:
         """(n, d) of a frozen method; what is missing is computed and kept.
 
         Without `wait`, images are computed though another process may be computing them too."""
-        key = key_of(method)
+        return torch.stack(self.rows(key_of(method), images, lambda some: embed_each(method, some), wait=wait))
+
+    def rows(
+        self, key: str, images: ImageSet | Tensor, compute: Compute, *, wait: bool = True, alone: bool = False
+    ) -> list[Tensor]:
+        """What belongs to each image under a key. `alone`: of what is stored, the other images' is not kept in
+        memory."""
         if key != self._key:
             self._key, self._files, self._rows = key, set(), {}
-        digests = [pixel_digest(one) for one in images] if isinstance(images, Tensor) else images.pixel_digests()
-        self._read()
-        if self._missing(digests):
+        digests = _digests(images)
+        wanted = set(digests) if alone else None
+        self._read(wanted)
+        if _missing(digests, self._rows):
             with self._locked(wait):
-                self._read()  # what another process has computed meanwhile
-                for part in torch.split(torch.tensor(self._missing(digests), dtype=torch.int64), CHUNK):
-                    if len(part):
-                        missing = images[part] if isinstance(images, Tensor) else images.take(part)
-                        self._write([digests[place] for place in part.tolist()], embed_each(method, missing))
-        return torch.stack([self._rows[digest] for digest in digests])
+                self._read(wanted)  # what another process has computed meanwhile
+                for part in _chunks(_missing(digests, self._rows)):
+                    self._write([digests[place] for place in part.tolist()], compute(_some(images, part)))
+        return [self._rows[digest] for digest in digests]
 
-    def _missing(self, digests: list[bytes]) -> list[int]:
-        """One place of each image that is not there."""
-        places = {digest: place for place, digest in enumerate(digests) if digest not in self._rows}
-        return sorted(places.values())
-
-    def _read(self) -> None:
+    def _read(self, wanted: Set[bytes] | None) -> None:
         for path in sorted((self.folder / self._key).glob("*.safetensors")):
             if path.name in self._files:
                 continue
@@ -225,8 +227,11 @@ class FeatureStore:
                     path.unlink()
                     continue
                 stored = load(content)
-                images = (row.tobytes() for row in stored["images"].numpy())
-                self._rows |= dict(zip(images, stored["features"], strict=True))
+                for image, row in zip(stored["images"].numpy(), stored["features"], strict=True):
+                    if wanted is None:
+                        self._rows[image.tobytes()] = row
+                    elif image.tobytes() in wanted:
+                        self._rows[image.tobytes()] = row.clone()  # not a part of the whole file
                 self._files.add(path.name)
 
     def _write(self, digests: list[bytes], features: Tensor) -> None:
@@ -259,6 +264,34 @@ class FeatureStore:
             ) from error
 
 
+def rows_of(images: ImageSet, compute: Compute, key: str, store: FeatureStore | None) -> list[Tensor]:
+    """What belongs to each image, once for equal images; kept in the folder of a store where there is one, and in
+    memory as long as the caller keeps it."""
+    if store is not None:
+        return FeatureStore(store.folder).rows(key, images, compute, alone=True)
+    digests, rows = _digests(images), dict[bytes, Tensor]()
+    for part in _chunks(_missing(digests, rows)):
+        rows |= dict(zip([digests[place] for place in part.tolist()], compute(_some(images, part)), strict=True))
+    return [rows[digest] for digest in digests]
+
+
+def _digests(images: ImageSet | Tensor) -> list[bytes]:
+    return [pixel_digest(one) for one in images] if isinstance(images, Tensor) else images.pixel_digests()
+
+
+def _missing(digests: list[bytes], rows: Mapping[bytes, Tensor]) -> list[int]:
+    """One place of each image that is not there."""
+    return sorted({digest: place for place, digest in enumerate(digests) if digest not in rows}.values())
+
+
+def _chunks(places: list[int]) -> Sequence[Tensor]:
+    return torch.split(torch.tensor(places, dtype=torch.int64), CHUNK) if places else ()
+
+
+def _some(images: ImageSet | Tensor, part: Tensor) -> ImageSet | Tensor:
+    return images[part] if isinstance(images, Tensor) else images.take(part)
+
+
 @torch.no_grad()
 def embed_each(method: Method, images: ImageSet | Tensor) -> Tensor:
     """(n, d): each image by itself."""
@@ -269,18 +302,27 @@ def embed_each(method: Method, images: ImageSet | Tensor) -> Tensor:
 def key_of(method: Method) -> str:
     """A digest of what decides the features of given pixels."""
     backbone, own = method.backbone, bool(method.embeds_by)
-    packages = sorted({type(module).__module__.partition(".")[0] for module in backbone.modules()})
     decides = {
-        "rules": RULES,
         "weights": digest_of(backbone.state_dict()),
         "network": repr(backbone),
-        "normalisation": dataclasses.asdict(method.normalisation),
         "code": code_of(type(backbone), *[type(method)] * own),
         "embed": method.embeds_by,
-        "packages": {package: _version(package) for package in packages},
-        "machine": machine_of(method.device),
     }
-    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+    return key_from(decides, backbone, method.normalisation, method.device)
+
+
+def key_from(
+    decides: Mapping[str, Any], backbone: nn.Module, normalisation: Normalisation, device: torch.device
+) -> str:
+    """A digest of this and of what decides all that a backbone computes from given pixels."""
+    packages = sorted({type(module).__module__.partition(".")[0] for module in backbone.modules()})
+    common = {
+        "rules": RULES,
+        "normalisation": dataclasses.asdict(normalisation),
+        "packages": {package: _version(package) for package in packages},
+        "machine": machine_of(device),
+    }
+    return hashlib.sha256(json.dumps({**decides, **common}, sort_keys=True).encode()).hexdigest()
 
 
 def _version(package: str) -> str:

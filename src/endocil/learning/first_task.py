@@ -70,6 +70,7 @@ class FirstTasks:
             "machine": machine_of(method.device),
             "objective": phase.first_task_name,
             "augmented": phase.augmented,
+            "takes_maps": phase.takes_maps,
             "schedule": {**dataclasses.asdict(schedule), "milestones": schedule.milestone_epochs},
             "augmentation": dataclasses.asdict(augmentation),
             "seed": seed,

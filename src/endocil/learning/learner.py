@@ -222,6 +222,7 @@ class Learner:
             precision=precision,
             accumulate=self.accumulate,
             mixup=self.mixup,
+            store=self.features,
             stop=self.stop,
         )
         with deferring(), closing(epochs):

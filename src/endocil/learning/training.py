@@ -15,14 +15,16 @@ from torch import Tensor, nn
 
 from endocil.components.losses import Outcome
 from endocil.data.augment import Augmentation
-from endocil.data.batches import Batch, cut, prefetch, training_batches
+from endocil.data.batches import Batch, PreparePixels, cut, prefetch, training_batches
 from endocil.data.seeding import generator
 from endocil.errors import SettingsError
+from endocil.learning.features import FeatureStore
+from endocil.learning.frozen_maps import Inputs, inputs_of
 from endocil.learning.numerics import Gradients, Precision, ValueCheck, refuse_wrong_gradients, unchanged
 from endocil.learning.optimizers import OptimizerState, optimizer_of, restore_state, set_rate
 from endocil.learning.parallel import all_gather, all_reduce
 from endocil.methods.base import Method, Phase
-from endocil.networks import Head, is_compiled
+from endocil.networks import Head, beginning_behind, is_compiled
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -159,6 +161,7 @@ def fit(
     precision: Precision | None = None,
     accumulate: int = 1,
     mixup: float = 0.0,
+    store: FeatureStore | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Generator[Epoch, None, None]:
     """Train a phase from step `start_step` of epoch `start_epoch` on, yielding after each epoch, and where `stop`
@@ -167,7 +170,8 @@ def fit(
     `key` says where in the run this is (task, phase): all random numbers come from it. `logged_head` is the classifier
     whose gradient is logged; `state` and `log_state` those of the optimiser and the log in an interrupted phase. `stop`
     is asked after each step of a process alone, and of several after each epoch. `accumulate`: a batch goes
-    through the network in as many pieces, for less memory. `mixup`: of augmented images (data/batches.py).
+    through the network in as many pieces, for less memory. `mixup`: of augmented images (data/batches.py). `store`:
+    where maps of frozen stages are kept (learning/frozen_maps.py).
     """
     schedule, shard = phase.schedule, (fabric.global_rank, fabric.world_size)
     precision = precision or Precision()
@@ -177,19 +181,24 @@ def fit(
         if state is not None:
             restore_state(optimizer, state)
         compare_with_float32(phase, method, seed, key, fabric, precision, accumulate)
-        check = ValueCheck(method, phase.train)
+        check, inputs = ValueCheck(method, phase.train), Inputs(phase, augmentation)
+        if precision.bits == "32" and fabric.world_size == 1 and not (mixup or is_compiled(method)):
+            inputs = inputs_of(phase, method, augmentation, store=store, stop=stop)
         for epoch in range(start_epoch, schedule.epochs):
             log, began = EpochLog(logged_head), time.perf_counter()
             if epoch == start_epoch and start_step and log_state:
                 log.load(log_state)
             first = start_step if epoch == start_epoch else 0
-            batches = batches_of(phase, method, augmentation, seed, (*key, epoch), shard, mixup=mixup, first=first)
+            batches = batches_of(
+                inputs.phase, method, inputs.prepare, seed, (*key, epoch), shard, mixup=mixup, first=first
+            )
             steps = len(cut(phase.images.rows, schedule.batch_size))
             where = f"epoch {epoch + 1} of phase '{phase.name}'"
             for number, batch in enumerate(prefetch(batches, fabric.device), start=1 + first):
                 rate = schedule.learning_rate_at(epoch, number / steps)
                 set_rate(optimizer, rate)
-                step(phase, batch, optimizer, fabric, precision, accumulate, log)
+                with beginning_behind(method, inputs.stages):
+                    step(phase, batch, optimizer, fabric, precision, accumulate, log)
                 if number < steps and fabric.world_size == 1 and stop():
                     check.refuse_damage({}, where, _WAY_OUT)  # the checkpoint that follows replaces a sound one
                     yield Epoch(epoch, {}, optimizer, number, log.state())
@@ -203,7 +212,7 @@ def fit(
 def batches_of(
     phase: Phase,
     method: Method,
-    augmentation: Augmentation | None,
+    augmentation: PreparePixels | None,
     seed: int,
     key: Sequence[int | str],
     shard: tuple[int, int] = (0, 1),

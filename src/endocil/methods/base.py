@@ -172,6 +172,7 @@ class Phase:
     augmented: bool = True  # false: images as they are, as in a test
     first_task_name: str = ""  # first tasks of the same name train backbone and classifier bit for bit alike
     replay: Sequence[Replay] = ()  # batches drawn beside each batch of the images: Batch.streams tells them apart
+    takes_maps: bool = False  # it only hands batch.images to its backbones: maps of frozen stages do as well
     views: int = 1  # how often each image is augmented: Batch.views
     whole_batches: bool = False  # the loss of an image depends on others of its batch: it cannot be divided
     after_step: Callable[[], None] | None = None  # after each step of the optimiser, without gradients (EMA, SWA)

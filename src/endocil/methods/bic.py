@@ -89,7 +89,9 @@ class BiC(Method):
         )
         train = (*trained_parts(self.backbone), self.classifier)
         first_task = common.first_task_name(task)
-        first = Phase("train", train_images, train, self.schedule(task), objective, first_task_name=first_task)
+        first = Phase(
+            "train", train_images, train, self.schedule(task), objective, first_task_name=first_task, takes_maps=True
+        )
         return (first, self._correction_phase(task, held_out)) if len(held_out) else (first,)
 
     def _correction_phase(self, task: Task, held_out: ImageSet) -> Phase:
@@ -102,7 +104,7 @@ class BiC(Method):
             return Outcome({"cross_entropy": common.cross_entropy(self, inputs, batch)}, logits, features)
 
         train = (self.corrections[-1],)
-        return Phase("correct", held_out, train, self.schedule(task), objective, augmented=as_pycil)
+        return Phase("correct", held_out, train, self.schedule(task), objective, augmented=as_pycil, takes_maps=True)
 
     def _hold_out(self, task: Task, data: TaskData) -> tuple[ImageSet, ImageSet]:
         """Training images, and the same number of each class for the correction; none where there is nothing to

@@ -74,7 +74,11 @@ class DER(Method):
         heads = (self.classifier,) if auxiliary is None else (self.classifier, auxiliary)
         train = (*self.branches.trained(self.backbone), *heads)
         first_task = common.first_task_name(task)
-        return (Phase("train", data.all, train, self.schedule(task), objective, first_task_name=first_task),)
+        return (
+            Phase(
+                "train", data.all, train, self.schedule(task), objective, first_task_name=first_task, takes_maps=True
+            ),
+        )
 
     def consolidate(self, task: Task, data: TaskData) -> None:
         if task.index > 0:

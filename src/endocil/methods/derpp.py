@@ -64,7 +64,16 @@ class DERpp(Method):
         train = (*trained_parts(self.backbone), self.classifier)
         first_task = common.first_task_name(task) if not len(data.exemplars) else ""
         return (
-            Phase("train", data.new, train, schedule, objective, first_task_name=first_task, replay=(replay, replay)),
+            Phase(
+                "train",
+                data.new,
+                train,
+                schedule,
+                objective,
+                first_task_name=first_task,
+                replay=(replay, replay),
+                takes_maps=True,
+            ),
         )
 
     def exemplar_tensors(self, task: Task, features: Tensor, logits: Tensor) -> Mapping[str, Tensor]:

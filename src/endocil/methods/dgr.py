@@ -76,7 +76,18 @@ class DGR(Method):
         objective = common.distillation_objective(self, self.teacher, label_loss, self._distillation_loss(task, data))
         name = f"{common.CROSS_ENTROPY_WITH_PRIOR}, rows reweighted{', clipped' if clip else ''}"
         first_task = common.first_task_name(task, name)
-        return (Phase("train", data.all, train, self.schedule(task), objective, rule, first_task_name=first_task),)
+        return (
+            Phase(
+                "train",
+                data.all,
+                train,
+                self.schedule(task),
+                objective,
+                rule,
+                first_task_name=first_task,
+                takes_maps=True,
+            ),
+        )
 
     def consolidate(self, task: Task, data: TaskData) -> None:
         counts = data.new.counts(task.n_seen)

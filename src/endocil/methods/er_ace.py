@@ -59,7 +59,18 @@ class ERACE(Method):
         train = (*trained_parts(self.backbone), self.classifier)
         first_task = common.first_task_name(task) if not len(data.exemplars) else ""
         replay = Replay(self._memory(task, data), self.replay_batch or schedule.batch_size)
-        return (Phase("train", data.new, train, schedule, objective, first_task_name=first_task, replay=(replay,)),)
+        return (
+            Phase(
+                "train",
+                data.new,
+                train,
+                schedule,
+                objective,
+                first_task_name=first_task,
+                replay=(replay,),
+                takes_maps=True,
+            ),
+        )
 
     def _memory(self, task: Task, data: TaskData) -> ImageSet:
         """The exemplars, and new images drawn at random: each class of the task gets as many images as the old class

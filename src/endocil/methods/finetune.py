@@ -44,4 +44,8 @@ class Finetune(Method):
 
         train = (*trained_parts(self.backbone), self.classifier)
         first_task = common.first_task_name(task)
-        return (Phase("train", data.new, train, self.schedule(task), objective, first_task_name=first_task),)
+        return (
+            Phase(
+                "train", data.new, train, self.schedule(task), objective, first_task_name=first_task, takes_maps=True
+            ),
+        )

@@ -87,7 +87,9 @@ class FOSTER(Method):
 
         train = (*trained_parts(self.backbone), self.classifier)
         first_task = common.first_task_name(task)
-        return Phase("train", data.all, train, self.schedule(task), objective, first_task_name=first_task)
+        return Phase(
+            "train", data.all, train, self.schedule(task), objective, first_task_name=first_task, takes_maps=True
+        )
 
     def _boosting_phase(self, teacher: Boosted, task: Task, data: TaskData) -> Phase:
         counts = data.all.counts(task.n_seen)
@@ -108,7 +110,7 @@ class FOSTER(Method):
 
         train = (*trained_parts(teacher.new_backbone), teacher.classifier, teacher.expansion)
         rule = FixedAtZero(teacher.classifier, task) if self.oofc == "az" else GradientRule()
-        return Phase("boost", data.all, train, self.schedule(task), objective, rule)
+        return Phase("boost", data.all, train, self.schedule(task), objective, rule, takes_maps=True)
 
     def _compression_phase(self, teacher: Boosted, task: Task, data: TaskData) -> Phase:
         counts = data.all.counts(task.n_seen)
@@ -128,7 +130,7 @@ class FOSTER(Method):
         if self.native_schedule:
             schedule = replace(schedule, epochs=self.native_compression)
         train = (*trained_parts(self.backbone), self.classifier)
-        return Phase("compress", data.all, train, schedule, objective)
+        return Phase("compress", data.all, train, schedule, objective, takes_maps=True)
 
     def consolidate(self, task: Task, data: TaskData) -> None:
         if self.teacher is None:

@@ -70,4 +70,15 @@ class ICaRL(Method):
         train = (*trained_parts(self.backbone), self.classifier)
         rule = self.gradient_rule(task, counts)
         first_task = common.first_task_name(task, self.first_objective)
-        return (Phase("train", data.all, train, self.schedule(task), objective, rule, first_task_name=first_task),)
+        return (
+            Phase(
+                "train",
+                data.all,
+                train,
+                self.schedule(task),
+                objective,
+                rule,
+                first_task_name=first_task,
+                takes_maps=True,
+            ),
+        )

@@ -83,7 +83,7 @@ class LUCIR(Method):
         # without a new class, the rows of those that come back learn
         head = (self.classifier.tasks[-1], self.classifier.scale) if task.n_new else (self.classifier,)
         train = (*trained_parts(self.backbone), *head)
-        return (Phase("train", data.all, train, self.schedule(task), objective),)
+        return (Phase("train", data.all, train, self.schedule(task), objective, takes_maps=True),)
 
 
 def margin_ranking(cosines: Tensor, labels: Tensor, task: Task, margin: float, hardest: int) -> Tensor:

@@ -62,7 +62,7 @@ class MRFA(ICaRL):
         if "before_stage" not in inspect.signature(backbone.forward).parameters or not stages:
             raise SettingsError(
                 f"network.backbone {type(backbone).__name__} does not let its stages' inputs be changed: "
-                f"its forward takes no before_stage, or it has no stages (see StagedResNet in networks/resnet.py); "
+                f"its forward takes no before_stage, or it has no stages (see networks/staged_backbone.py); "
                 f"take a ResNet or EfficientNet-Lite"
             )
         self.step, self.auto_kd = step, auto_kd
@@ -90,7 +90,7 @@ class MRFA(ICaRL):
             }
             return Outcome(losses, logits, features)
 
-        return (replace(phase, objective=objective),)
+        return (replace(phase, objective=objective, takes_maps=False),)
 
     def _perturbation(self, batch: Batch) -> Perturbation:
         """One site and one size for each exemplar of the batch, and the gradient of the exemplars' loss there."""

@@ -45,7 +45,11 @@ class WA(Method):
         )
         train = (*trained_parts(self.backbone), self.classifier)
         first_task = common.first_task_name(task)
-        return (Phase("train", data.all, train, self.schedule(task), objective, first_task_name=first_task),)
+        return (
+            Phase(
+                "train", data.all, train, self.schedule(task), objective, first_task_name=first_task, takes_maps=True
+            ),
+        )
 
     def consolidate(self, task: Task, data: TaskData) -> None:
         if task.index > 0:

@@ -47,7 +47,7 @@ def _last_maps(method: Method) -> Iterator[list[Tensor]]:
     if not blocks:
         raise EndocilError(
             f"Grad-CAM needs the maps of a backbone's last block, but {type(method.backbone).__name__} has no "
-            f"`last_block` (see StagedResNet in networks/resnet.py); take a ResNet or EfficientNet-Lite"
+            f"`last_block` (see networks/staged_backbone.py); take a ResNet or EfficientNet-Lite"
         )
     maps: list[Tensor] = []
     hooks = [block.register_forward_hook(lambda _, __, out: maps.append(out)) for block in blocks]

@@ -17,7 +17,8 @@ from endocil.networks.branches import Boosted, LastBlocks, WholeBranches, concat
 from endocil.networks.efficientnet_lite import EfficientNetLite, EfficientNetLite0, EfficientNetLite1, EfficientNetLite2
 from endocil.networks.heads import CosineClassifier, GrowingClassifier, Head
 from endocil.networks.resnet import ResNet, ResNet18, ResNet32, ResNet34, ResNet50, StagedResNet, initialise
-from endocil.networks.stages import freeze_stages, frozen_for_now, is_frozen, trained_parts
+from endocil.networks.staged_backbone import beginning_behind, frozen_prefix
+from endocil.networks.stages import backbones_of, freeze_stages, frozen_for_now, is_frozen, trained_parts
 from endocil.networks.timm_models import TimmBackbone
 from endocil.networks.weights import load_imagenet_weights, load_weights
 from endocil.registry import check_options, resolve
@@ -32,10 +33,13 @@ __all__ = [
     "LastBlocks",
     "ResNet",
     "WholeBranches",
+    "backbones_of",
+    "beginning_behind",
     "build_backbone",
     "compile_backbones",
     "concatenate_features",
     "frozen_for_now",
+    "frozen_prefix",
     "instruction_set",
     "is_compiled",
     "is_frozen",

@@ -67,7 +67,7 @@ class LastBlocks(nn.ModuleList):
         if missing:
             raise SettingsError(
                 f"network.backbone {type(backbone).__name__} cannot be divided into a general part and a last block: "
-                f"it has no {', '.join(missing)} (see ResNet in networks/resnet.py)"
+                f"it has no {', '.join(missing)} (see networks/staged_backbone.py)"
             )
 
 

@@ -20,7 +20,7 @@ from math import ceil
 from torch import Tensor, nn
 from torch.nn import functional
 
-from endocil.networks.resnet import BeforeStage, unchanged
+from endocil.networks.staged_backbone import StagedBackbone
 
 N_FEATURES = 1280
 # kernel, stride of the first block, expansion, channels, blocks: of Lite0
@@ -75,7 +75,7 @@ class InvertedBottleneck(nn.Module):
         return out + x if self.shortcut else out
 
 
-class EfficientNetLite(nn.Module):
+class EfficientNetLite(StagedBackbone):
     """Images (B, 3, H, W) to features (B, 1280), averaged over the last map."""
 
     mean = (127 / 255, 127 / 255, 127 / 255)  # input (x - 127) / 128
@@ -111,32 +111,14 @@ class EfficientNetLite(nn.Module):
         """The parts that `network.freeze` can name; the convolution to 1280 features belongs to stage7."""
         return {name: (part,) for name, part in self.named_children()}
 
-    def forward(self, images: Tensor, before_stage: BeforeStage = unchanged) -> Tensor:
-        """`before_stage` may change the inputs of stage1 to stage7."""
-        maps = self.general(images, before_stage)
-        return self.special(before_stage("stage7", maps), self.last_block)
-
-    def general(self, images: Tensor, before_stage: BeforeStage = unchanged) -> Tensor:
-        """The maps before stage7."""
-        x: Tensor = self.stem(images)
-        for i in range(1, 7):
-            x = self.get_submodule(f"stage{i}")(before_stage(f"stage{i}", x))
-        return x
+    def stem_maps(self, images: Tensor) -> Tensor:
+        return self.stem(images)  # type: ignore[no-any-return]
 
     def stage_maps(self, images: Tensor) -> list[Tensor]:
         """The maps that the stem and stage1 to stage7 give; of stage7 those before its convolution to 1280 features."""
         maps: list[Tensor] = []
         last = self.general(images, lambda stage, x: maps.append(x) or x)  # type: ignore[func-returns-value]
         return [*maps, last, self.stage7[0](last)]
-
-    @property
-    def last_block(self) -> nn.Module:
-        return self.stage7
-
-    @staticmethod
-    def special(maps: Tensor, block: nn.Module) -> Tensor:
-        """Features of the general maps through a last block: (B, 1280)."""
-        return block(maps).mean(dim=(2, 3))  # type: ignore[no-any-return]
 
 
 class EfficientNetLite0(EfficientNetLite):

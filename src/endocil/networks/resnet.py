@@ -4,12 +4,14 @@ He et al., CVPR 2016. A backbone maps images to a feature vector; the classifier
 shrink it for small images; `stages` names the parts that can be frozen.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from endocil.networks.staged_backbone import StagedBackbone
 
 WIDEST = 512  # channels; a ResNet-18 of this width has 700 million weights
 
@@ -47,6 +49,9 @@ class BasicBlock(nn.Module):
         x = self.bn2(self.conv2(x)) + shortcut
         return functional.relu(x, inplace=True) if self.last_relu else x
 
+    def extra_repr(self) -> str:
+        return "" if self.last_relu else "without the last ReLU"
+
 
 class Bottleneck(nn.Module):
     """1x1, 3x3 and 1x1 convolutions beside a shortcut; as torchvision's, the 3x3 one has the stride (ResNet v1.5)."""
@@ -73,16 +78,11 @@ class Bottleneck(nn.Module):
         x = self.bn3(self.conv3(x)) + shortcut
         return functional.relu(x, inplace=True) if self.last_relu else x
 
-
-# from the name of a stage and its input to the input that it gets instead
-BeforeStage = Callable[[str, Tensor], Tensor]
-
-
-def unchanged(stage: str, x: Tensor) -> Tensor:
-    return x
+    def extra_repr(self) -> str:
+        return "" if self.last_relu else "without the last ReLU"
 
 
-class StagedResNet(nn.Module):
+class StagedResNet(StagedBackbone):
     """A stem, then stages layer1, layer2, ... of blocks; each but the first halves the map and doubles the channels."""
 
     blocks: tuple[int, ...]  # of each stage
@@ -103,38 +103,21 @@ class StagedResNet(nn.Module):
 
     @property
     def stages(self) -> Mapping[str, tuple[nn.Module, ...]]:
-        """The parts that `network.freeze` can name, in the order of the flow."""
         layers = {f"layer{i + 1}": (self.get_submodule(f"layer{i + 1}"),) for i in range(len(self.blocks))}
         return {"stem": (self.conv1, self.bn1), **layers}
 
-    def forward(self, images: Tensor, before_stage: BeforeStage = unchanged) -> Tensor:
-        """`before_stage` may change the input of each layer."""
-        maps = self.general(images, before_stage)
-        return self.special(before_stage(f"layer{len(self.blocks)}", maps), self.last_block)
+    def extra_repr(self) -> str:
+        return "max pooling in the stem" if self.pooled else ""
 
-    def general(self, images: Tensor, before_stage: BeforeStage = unchanged) -> Tensor:
-        """The maps before the last layer: (B, d / 2, h, w)."""
+    def stem_maps(self, images: Tensor) -> Tensor:
         x = functional.relu(self.bn1(self.conv1(images)), inplace=True)
-        if self.pooled:
-            x = functional.max_pool2d(x, 3, 2, 1)
-        for i in range(1, len(self.blocks)):
-            x = self.get_submodule(f"layer{i}")(before_stage(f"layer{i}", x))
-        return x
+        return functional.max_pool2d(x, 3, 2, 1) if self.pooled else x
 
     def stage_maps(self, images: Tensor) -> list[Tensor]:
         """The maps that the stem and each layer give."""
         maps: list[Tensor] = []
         last = self.general(images, lambda stage, x: maps.append(x) or x)  # type: ignore[func-returns-value]
         return [*maps, last, self.last_block(last)]
-
-    @property
-    def last_block(self) -> nn.Module:
-        return self.get_submodule(f"layer{len(self.blocks)}")
-
-    @staticmethod
-    def special(maps: Tensor, block: nn.Module) -> Tensor:
-        """Features of the general maps through a last block: (B, d)."""
-        return block(maps).mean(dim=(2, 3))  # type: ignore[no-any-return]
 
 
 class ResNet(StagedResNet):

@@ -28,18 +28,18 @@ def freeze_stages(backbone: nn.Module, names: Sequence[str]) -> None:
 @contextmanager
 def frozen_for_now(network: nn.Module) -> Iterator[None]:
     """No backbone of a network learns, nor do copies that are made of them meanwhile."""
-    before = {backbone: frozen_stages(backbone) for backbone in _backbones(network)}
+    before = {backbone: frozen_stages(backbone) for backbone in backbones_of(network)}
     try:
         for backbone in before:
             backbone.frozen_stages = frozenset([ALL])  # type: ignore[assignment]
         yield
     finally:
         made_from = next(iter(before.values()), frozenset())
-        for backbone in _backbones(network):
+        for backbone in backbones_of(network):
             backbone.frozen_stages = before.get(backbone, made_from)  # type: ignore[assignment]
 
 
-def _backbones(network: nn.Module) -> list[nn.Module]:
+def backbones_of(network: nn.Module) -> list[nn.Module]:
     return [module for module in network.modules() if hasattr(module, "n_features")]
 
 
