@@ -277,15 +277,22 @@ def first_process_of_a_container(pid: int) -> None:
     os.kill(int(child), signal.SIGTERM)
 
 
+def a_group_before_its_time_is_over(pid: int) -> None:
+    """As Slurm does with --signal=USR1@120."""
+    os.killpg(pid, signal.SIGUSR1)
+
+
 def ctrl_c(pid: int) -> None:
     os.kill(pid, signal.SIGINT)
 
 
-@pytest.mark.parametrize("send", [ctrl_c, a_process, a_group, first_process_of_a_container])
+@pytest.mark.parametrize(
+    "send", [ctrl_c, a_process, a_group, a_group_before_its_time_is_over, first_process_of_a_container]
+)
 def test_a_run_that_is_told_to_stop_writes_a_checkpoint_at_once_and_says_how_to_go_on(
     send: Callable[[int], None], settings: Path, tmp_path: Path
 ) -> None:
-    """Slurm and Docker send SIGTERM; by the clock the first checkpoint would come after thirty seconds."""
+    """Slurm and Docker send SIGTERM or SIGUSR1; by the clock the first checkpoint would come after thirty seconds."""
     container = ("unshare", "--pid", "--fork", "--mount-proc") if send is first_process_of_a_container else ()
     if container and subprocess.run([*container, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no namespaces of processes here")
@@ -299,7 +306,8 @@ def test_a_run_that_is_told_to_stop_writes_a_checkpoint_at_once_and_says_how_to_
     assert not (tmp_path / "run" / CHECKPOINT).exists()
     send(process.pid)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 128 + (signal.SIGINT if send is ctrl_c else signal.SIGTERM)
+    number = {ctrl_c: signal.SIGINT, a_group_before_its_time_is_over: signal.SIGUSR1}.get(send, signal.SIGTERM)
+    assert process.returncode == 128 + number
     assert f"endocil resume {tmp_path / 'run'}" in errors
     assert TRACEBACK not in errors
     assert (tmp_path / "run" / CHECKPOINT).exists()
