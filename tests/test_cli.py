@@ -287,10 +287,17 @@ def ctrl_c(pid: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "send", [ctrl_c, a_process, a_group, a_group_before_its_time_is_over, first_process_of_a_container]
+    ("send", "number"),
+    [
+        (ctrl_c, signal.SIGINT),
+        (a_process, signal.SIGTERM),
+        (a_group, signal.SIGTERM),
+        (a_group_before_its_time_is_over, signal.SIGUSR1),
+        (first_process_of_a_container, signal.SIGTERM),
+    ],
 )
 def test_a_run_that_is_told_to_stop_writes_a_checkpoint_at_once_and_says_how_to_go_on(
-    send: Callable[[int], None], settings: Path, tmp_path: Path
+    send: Callable[[int], None], number: int, settings: Path, tmp_path: Path
 ) -> None:
     """Slurm and Docker send SIGTERM or SIGUSR1; by the clock the first checkpoint would come after thirty seconds."""
     container = ("unshare", "--pid", "--fork", "--mount-proc") if send is first_process_of_a_container else ()
@@ -306,7 +313,6 @@ def test_a_run_that_is_told_to_stop_writes_a_checkpoint_at_once_and_says_how_to_
     assert not (tmp_path / "run" / CHECKPOINT).exists()
     send(process.pid)
     _, errors = process.communicate(timeout=60)
-    number = {ctrl_c: signal.SIGINT, a_group_before_its_time_is_over: signal.SIGUSR1}.get(send, signal.SIGTERM)
     assert process.returncode == 128 + number
     assert f"endocil resume {tmp_path / 'run'}" in errors
     assert TRACEBACK not in errors

@@ -299,8 +299,8 @@ def listen(host: str, port: int) -> tuple[socket.socket, str]:
 def serve(app: ASGIApp, host: str, port: int, limits: Limits, log: Log, started: Callable[[str], None]) -> None:
     """Until a signal arrives; requests under way are still answered. `started` gets the address.
 
-    SIGINT, SIGTERM and SIGUSR1 stop the server with exit status 0: uvicorn raises the first two again when it has stopped. Requests that
-    could not be answered in time are a ResourceError."""
+    SIGINT, SIGTERM and SIGUSR1 stop the server with exit status 0: uvicorn raises the first two again when it has
+    stopped. Requests that could not be answered in time are a ResourceError."""
     listener, address = listen(host, port)
     server = Server(app, limits)
 
