@@ -319,6 +319,26 @@ def test_a_run_that_is_told_to_stop_writes_a_checkpoint_at_once_and_says_how_to_
     assert (tmp_path / "run" / CHECKPOINT).exists()
 
 
+def test_a_run_of_a_sweep_that_is_told_to_stop_twice_writes_its_checkpoint(settings: Path, tmp_path: Path) -> None:
+    """Slurm signals a sweep and its runs; then the sweep, too, tells its runs to stop: their input ends."""
+    typed = ["run", settings, "-o", tmp_path / "run", "--set", "train.epochs=4000", "--set", "train.batch_size=16"]
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "endocil.cli.sweep_run", *map(str, typed)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    journal = tmp_path / "run" / "events.jsonl"
+    while not journal.exists() or '"epoch"' not in journal.read_text():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGUSR1)
+    _, errors = process.communicate(timeout=60)  # which closes its input
+    assert f"endocil resume {tmp_path / 'run'}" in errors
+    assert (tmp_path / "run" / CHECKPOINT).exists()
+
+
 def test_synthetic_images_can_be_written_and_learned_as_own_images(tmp_path: Path) -> None:
     done = endocil("data", "synth", tmp_path / "data", "--images", "60", "--size", "32")
     assert done.returncode == 0, done.stderr
