@@ -8,10 +8,11 @@ tried in a process of its own, with 2 GiB of memory beyond what the libraries ne
 each. Images go through the decoder and the cache; archives through the extraction, with a look at what lies outside the
 folder; folders have pipes, devices, link loops and odd names among their pictures, each of which has to count once.
 Lists, settings and files of runs are changed in their bytes, cells and values. Bits are flipped in caches, also of
-unreadable images (skipped), and checkpoints: what is read then must be what was written. Checkpoints made by hand have a
-right checksum and wrong values: a resume learns from them or refuses them (made). Requests go to a server on a socket, which must answer below
-500 and stay as it was. Prints a Markdown table; the exit code is 1 where anything else happened. Model files have a
-benchmark of their own (fuzz_model_files.py). The processes are forked from this one, which has loaded the libraries.
+unreadable images (skipped), and checkpoints: what is read then must be what was written. Checkpoints made by hand have
+a right checksum and wrong values: a resume learns from them or refuses them (made). Requests go to a server on a
+socket, which must answer below 500 and stay as it was. Prints a Markdown table; the exit code is 1 where anything else
+happened. Model files have a benchmark of their own (fuzz_model_files.py). The processes are forked from this one, which
+has loaded the libraries.
 """
 
 import argparse
