@@ -116,7 +116,7 @@ class FrozenMethod(Method):
         self.statistics[LEARNED] = torch.cat([known.cpu(), learned_keys(data.new)])
         try:
             self.solve()
-        except torch._C._LinAlgError as error:  # torch.linalg.LinAlgError, which has no type hint
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
             raise EndocilError(
                 f"the sums over images have no solution ({error}); start again from a sound file"
             ) from error
