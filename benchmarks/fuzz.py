@@ -3,14 +3,16 @@
     python benchmarks/fuzz.py --cases 100000 --log fuzz.jsonl               # of all kinds together
     python benchmarks/fuzz.py --kinds checkpoints --cases 1 --first 4711    # one case again
 
-Every case is the same for the same kind and number (tests/damaged.py, tests/damaged_records.py). Hundreds of them are
+Every case is the same for the same kind and number (tests/damaged*.py). Hundreds of them are
 tried in a process of its own, with 2 GiB of memory beyond what the libraries need and ten seconds of the processor for
 each. Images go through the decoder and the cache; archives through the extraction, with a look at what lies outside the
 folder; folders have pipes, devices, link loops and odd names among their pictures, each of which has to count once.
-Lists, settings and files of runs are changed in their bytes, cells and values. Bits are flipped in caches and
-checkpoints: what is read then must be what was written. Requests go to a server on a socket, which must answer below
-500 and stay as it was. Prints a Markdown table; the exit code is 1 where anything else happened. Model files have a
-benchmark of their own (fuzz_model_files.py). The processes are forked from this one, which has loaded the libraries.
+Lists, settings and files of runs are changed in their bytes, cells and values. Bits are flipped in caches, also of
+unreadable images (skipped), and checkpoints: what is read then must be what was written. Checkpoints made by hand have
+a right checksum and wrong values: a resume learns from them or refuses them (made). Requests go to a server on a
+socket, which must answer below 500 and stay as it was. Prints a Markdown table; the exit code is 1 where anything else
+happened. Model files have a benchmark of their own (fuzz_model_files.py). The processes are forked from this one, which
+has loaded the libraries.
 """
 
 import argparse
@@ -33,15 +35,17 @@ import endocil.serve.server  # noqa: F401
 
 # of 100 cases
 SHARES = {
-    "images": 20,
+    "images": 17,
     "dicom": 6,
     "archives": 2,
     "folders": 1,
-    "lists": 20,
+    "lists": 19,
     "settings": 15,
     "runs": 1,
-    "cache": 20,
+    "cache": 16,
+    "skipped": 5,
     "checkpoints": 10,
+    "made": 4,
     "requests": 5,
 }
 CHUNK = 1000  # cases of one process
@@ -96,7 +100,7 @@ def main() -> None:
     )
     for kind in kinds:
         n, began = max(1, args.cases * SHARES[kind] // total), processor_seconds()
-        chunk = args.chunk or (LARGE_CHUNK if kind in ("runs", "checkpoints") else CHUNK)
+        chunk = args.chunk or (LARGE_CHUNK if kind in ("runs", "checkpoints", "made") else CHUNK)
         end, found = args.first + n, list[dict[str, Any]]()
         for start in range(args.first, end, chunk):
             job = (kind, start, min(end, start + chunk))

@@ -427,12 +427,16 @@ def try_folders(start: int, stop: int) -> dict[str, Any]:
 
 
 Job = tuple[str, int, int]  # a kind of KINDS, first number, number behind the last
-KINDS = ("images", "dicom", "archives", "folders", "lists", "settings", "runs", "cache", "checkpoints", "requests")
+KINDS = (
+    *("images", "dicom", "archives", "folders", "lists", "settings", "runs"),
+    *("cache", "skipped", "checkpoints", "made", "requests"),
+)
 
 
 def serve(jobs: list[Job]) -> None:
     """In the process of its own: limits first, then the files."""
     import torch  # noqa: F401  (its memory is none of a file's)
+    from damaged_made import MADE
     from damaged_records import ATTEMPTS
 
     with open("/proc/self/statm") as file:
@@ -441,7 +445,7 @@ def serve(jobs: list[Job]) -> None:
     for number in (signal.SIGALRM, signal.SIGPROF):
         signal.signal(number, signal.SIG_DFL)
     files = {"images": try_images, "dicom": try_dicom, "archives": try_archives, "folders": try_folders}
-    attempts = files | ATTEMPTS
+    attempts = files | ATTEMPTS | MADE
     print(json.dumps([attempts[what](start, stop) for what, start, stop in jobs]))
 
 

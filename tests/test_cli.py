@@ -277,15 +277,29 @@ def first_process_of_a_container(pid: int) -> None:
     os.kill(int(child), signal.SIGTERM)
 
 
+def a_group_before_its_time_is_over(pid: int) -> None:
+    """As Slurm does with --signal=USR1@120."""
+    os.killpg(pid, signal.SIGUSR1)
+
+
 def ctrl_c(pid: int) -> None:
     os.kill(pid, signal.SIGINT)
 
 
-@pytest.mark.parametrize("send", [ctrl_c, a_process, a_group, first_process_of_a_container])
+@pytest.mark.parametrize(
+    ("send", "number"),
+    [
+        (ctrl_c, signal.SIGINT),
+        (a_process, signal.SIGTERM),
+        (a_group, signal.SIGTERM),
+        (a_group_before_its_time_is_over, signal.SIGUSR1),
+        (first_process_of_a_container, signal.SIGTERM),
+    ],
+)
 def test_a_run_that_is_told_to_stop_writes_a_checkpoint_at_once_and_says_how_to_go_on(
-    send: Callable[[int], None], settings: Path, tmp_path: Path
+    send: Callable[[int], None], number: int, settings: Path, tmp_path: Path
 ) -> None:
-    """Slurm and Docker send SIGTERM; by the clock the first checkpoint would come after thirty seconds."""
+    """Slurm and Docker send SIGTERM or SIGUSR1; by the clock the first checkpoint would come after thirty seconds."""
     container = ("unshare", "--pid", "--fork", "--mount-proc") if send is first_process_of_a_container else ()
     if container and subprocess.run([*container, "true"], capture_output=True, check=False).returncode:
         pytest.skip("no namespaces of processes here")
@@ -299,9 +313,29 @@ def test_a_run_that_is_told_to_stop_writes_a_checkpoint_at_once_and_says_how_to_
     assert not (tmp_path / "run" / CHECKPOINT).exists()
     send(process.pid)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 128 + (signal.SIGINT if send is ctrl_c else signal.SIGTERM)
+    assert process.returncode == 128 + number
     assert f"endocil resume {tmp_path / 'run'}" in errors
     assert TRACEBACK not in errors
+    assert (tmp_path / "run" / CHECKPOINT).exists()
+
+
+def test_a_run_of_a_sweep_that_is_told_to_stop_twice_writes_its_checkpoint(settings: Path, tmp_path: Path) -> None:
+    """Slurm signals a sweep and its runs; then the sweep, too, tells its runs to stop: their input ends."""
+    typed = ["run", settings, "-o", tmp_path / "run", "--set", "train.epochs=4000", "--set", "train.batch_size=16"]
+    process = subprocess.Popen(
+        [sys.executable, "-P", "-m", "endocil.cli.sweep_run", *map(str, typed)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    journal = tmp_path / "run" / "events.jsonl"
+    while not journal.exists() or '"epoch"' not in journal.read_text():
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGUSR1)
+    _, errors = process.communicate(timeout=60)  # which closes its input
+    assert f"endocil resume {tmp_path / 'run'}" in errors
     assert (tmp_path / "run" / CHECKPOINT).exists()
 
 

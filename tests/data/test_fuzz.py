@@ -23,7 +23,8 @@ def test_damaged_files_end_in_pixels_or_a_reason_and_leave_nothing_outside() -> 
 @pytest.mark.skipif(sys.platform != "linux", reason="the limits are those of Linux")
 @pytest.mark.slow
 def test_damaged_records_and_requests_end_in_a_result_or_a_reason_and_no_flipped_bit_becomes_a_result() -> None:
-    jobs = (("lists", 0, 90), ("settings", 0, 90), ("cache", 60, 150), ("checkpoints", 0, 40), ("requests", 0, 60))
+    jobs = [("lists", 0, 90), ("settings", 0, 90), ("cache", 60, 150), ("requests", 0, 60)]
+    jobs += [("checkpoints", 0, 40), ("skipped", 0, 60), ("made", 0, 40)]
     for (_, start, stop), found in zip(jobs, run(*jobs), strict=True):
         assert found["failures"] == []
         assert found["good"] + found["refused"] == stop - start

@@ -50,6 +50,11 @@ def test_a_process_that_dies_is_an_error_and_not_a_wait() -> None:
         read_all(PythonReader("exit"), 2)
 
 
+def test_a_process_leaves_a_signal_to_stop_to_its_parent() -> None:
+    """Slurm sends it to every process of a job; the run says how to go on, not that a reader has ended."""
+    assert read_all(PythonReader("told to stop"), 2)[1] == [("5", "five is unreadable")]
+
+
 SCRIPT = """
 from readers import PythonReader, IDS
 from endocil.data.readers import read_in_chunks

@@ -1,5 +1,6 @@
 """The names of unreadable images in the cache: a damaged one would let a black image in and leave a sound one out."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -56,3 +57,31 @@ def test_a_damaged_name_in_an_unfinished_build_is_found(tmp_path: Path) -> None:
     lines.write_text(lines.read_text().replace('"3"', '"7"'))
     images = load_images(table_of(Colours()), SIZE, folder=tmp_path, skip_unreadable=True)
     assert images.skipped == (("3", "damaged"),)
+
+
+def test_an_unreadable_image_that_is_no_longer_named_is_found(tmp_path: Path) -> None:
+    """Without its name, a black image would be learned."""
+    load_images(table_of(Colours()), SIZE, folder=tmp_path / "a", skip_unreadable=True)
+    with pytest.raises(RuntimeError):
+        load_images(table_of(Colours(last="70")), SIZE, folder=tmp_path / "b", workers=1, skip_unreadable=True)
+    (facts,), (lines,) = (tmp_path / "a").glob("*.json"), (tmp_path / "b").glob(".*.jsonl")
+    content = json.loads(facts.read_text())
+    facts.write_text(json.dumps({**content, "unreadable": []}))
+    first, *others = lines.read_text().splitlines()
+    lines.write_text("\n".join([json.dumps({**json.loads(first), "unreadable": []}), *others, ""]))
+    for folder in (tmp_path / "a", tmp_path / "b"):
+        assert load_images(table_of(Colours()), SIZE, folder=folder, skip_unreadable=True).skipped == (
+            ("3", "damaged"),
+        )
+
+
+@pytest.mark.parametrize("images", [10**12, -1, 0, 10**30, 1.5, None])
+def test_a_wrong_number_of_images_in_an_unfinished_build_is_read_again(tmp_path: Path, images: object) -> None:
+    with pytest.raises(RuntimeError):
+        load_images(table_of(Colours(last="70")), SIZE, folder=tmp_path, workers=1, skip_unreadable=True)
+    (lines,) = tmp_path.glob(".*.jsonl")
+    first, *others = lines.read_text().splitlines()
+    lines.write_text("\n".join([json.dumps({**json.loads(first), "images": images}), *others, ""]))
+    reader = Colours()
+    load_images(table_of(reader), SIZE, folder=tmp_path, skip_unreadable=True)
+    assert len(reader.reads) == 100

@@ -62,3 +62,11 @@ def test_what_turns_or_steers_text_is_written_out_on_a_page(monkeypatch: pytest.
     assert r"\u202egpj" in html.partition("</p>")[0]
     assert not {"\u202e", "\u2066", "\x1b", "\x9b"} & set(html)
     assert r"\\u202egpj" in html  # a text of JSON in which the character is written out, not escaped
+
+
+@pytest.mark.parametrize("shown", ["{{ name }}", "{{ name | subscripted }}", "{{ name | code }}"])
+def test_what_turns_text_is_written_out_where_a_filter_makes_markup_of_it_too(shown: str) -> None:
+    """As in the cells of the tables of every page."""
+    html = markup.environment("endocil.reports").from_string(shown).render(name=TURNED + STEERING)
+    assert r"\u202egpj" in html
+    assert not {"\u202e", "\u2066", "\x1b", "\x9b"} & set(html)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from endocil.errors import EndocilError
 from endocil.io.files import temporary_beside
-from endocil.learning import checkpoint
+from endocil.learning import checkpoint, first_task
 from endocil.learning.checkpoint import FILE
 from endocil.release.learn import learn, work_folder_of
 from endocil.reports.publish import OLD, publish, put_back
@@ -68,6 +68,26 @@ def test_a_users_own_files_are_never_taken_for_those_of_a_run_that_was_killed(tm
     with pytest.raises(EndocilError, match="is not empty"):
         run(TINY, tmp_path)
     assert (tmp_path / "split.csv").read_text() == "mine"
+
+
+def test_a_run_killed_while_it_kept_its_first_task_for_others_removes_the_rest_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint stands behind the phase already: nobody would write into that folder again."""
+    shared = tmp_path / "first-tasks"
+    settings = {**TINY, "method": {"name": "icarl"}, "run": {**TINY["run"], "first_tasks": str(shared)}}
+
+    def killed(path: Path, *content: Any) -> None:
+        temporary_beside(path).write_bytes(b"half")
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(first_task, "write_atomically", killed)
+        with pytest.raises(Killed):
+            run(settings, tmp_path / "run")
+    assert any(shared.glob(".*.tmp"))
+    resume(tmp_path / "run")
+    assert not any(shared.glob(".*.tmp"))
 
 
 def test_a_run_killed_when_it_was_finished_keeps_no_pictures_beside_its_model(tiny_run: Path, tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ def without_task(header: dict[str, Any]) -> dict[str, Any]:
         lambda header: {**header, "exemplars": None},
         lambda header: {**header, "optimizer": [1]},
         lambda header: {**header, "settings": [1]},
+        lambda header: {**header, "settings": {"train": {"epochs": 2, "milestones": 0.5}}},
+        lambda header: {**header, "settings": {"train": {"epochs": 2, "warmup": "x"}}},
         lambda header: {**header, "results": {"predictions/task-0.csv": 3}},
     ],
 )
@@ -83,3 +85,39 @@ def test_exemplars_of_wrong_types_are_one_line(
     write_tensors(path, {"provenance": provenance(header["provenance"])}, tensors)
     with pytest.raises(EndocilError, match="start the run again in a new folder"):
         endocil.resume(folder)
+
+
+def without_rows(tensor: Tensor) -> Tensor:
+    return tensor[: len(tensor) // 2].clone()
+
+
+@pytest.mark.parametrize(
+    ("method", "statistic", "change"),
+    [
+        ("ewc", "fisher/backbone.layer1.0.conv1.weight", None),
+        ("ewc", "fisher/backbone.layer1.0.conv1.weight", without_rows),
+        ("ewc", "anchor/classifier.weight", lambda tensor: tensor.flatten()),
+        ("ewc", "anchor/classifier.weight", lambda tensor: tensor[0, 0].clone()),
+        ("analytic", "counts", lambda tensor: tensor.float()),
+        ("analytic", "sums", lambda tensor: tensor.flatten()),
+        ("analytic", "products", lambda tensor: -100.0 * tensor),
+    ],
+)
+def test_statistics_of_a_wrong_size_are_one_line(
+    method: str, statistic: str, change: Callable[[Tensor], Tensor] | None, tmp_path: Path
+) -> None:
+    def stop(record: dict[str, Any]) -> None:
+        if record["event"] == "task" and record["task"] == 1:
+            raise StoppedError
+
+    with pytest.raises(StoppedError):
+        endocil.run({**TINY, "method": {"name": method}}, tmp_path / "run", show=stop)
+    header, tensors = read_tensors(tmp_path / "run" / FILE, "")
+    tensor = tensors.pop(f"statistics/{statistic}")
+    write_tensors(
+        tmp_path / "run" / FILE,
+        header,
+        tensors | ({} if change is None else {f"statistics/{statistic}": change(tensor)}),
+    )
+    with pytest.raises(EndocilError, match=r"the file was changed|have no solution"):
+        endocil.resume(tmp_path / "run")

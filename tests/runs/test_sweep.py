@@ -272,7 +272,7 @@ def ignore_interrupts() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def test_the_runs_of_a_killed_sweep_in_the_background_stop_as_by_ctrl_c_too(tmp_path: Path) -> None:
+def test_the_runs_of_a_killed_sweep_in_the_background_stop_too(tmp_path: Path) -> None:
     """A shell starts what is in the background with SIGINT ignored, and so the sweep starts its runs."""
     settings = {"train.epochs": 400, "run.checkpoint_seconds": 0.0}
     file, folder = write_sweep(tmp_path, set=settings), tmp_path / "out"

@@ -79,7 +79,7 @@ def say(text: str, *, always: bool = False) -> None:
 
 @contextmanager
 def resumable(folder: Path) -> Iterator[None]:
-    """Ctrl-C and SIGTERM leave a run that can be resumed, and show how."""
+    """Ctrl-C, SIGTERM and SIGUSR1 leave a run that can be resumed, and show how."""
     try:
         yield
     except KeyboardInterrupt:

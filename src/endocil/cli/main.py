@@ -73,7 +73,7 @@ def _group(help_text: str, *commands: Callable[..., None]) -> typer.Typer:
 
 
 def main() -> None:
-    """Errors that the user can fix become one line and exit status 1; SIGTERM ends a command as Ctrl-C does."""
+    """Errors that the user can fix become one line and exit status 1; SIGTERM and SIGUSR1 end it as Ctrl-C does."""
     try:
         with interruptible():
             _application()()

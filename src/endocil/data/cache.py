@@ -158,8 +158,8 @@ class _CacheFiles:
             facts = parse_json(self.facts.read_text(ENCODING, ENCODING_ERRORS))
             chunks = [(int(images), int(checksum)) for images, checksum in facts["chunks"]]
             unreadable = tuple((name, reason) for name, reason in facts["unreadable"])
-            whole = sum(images for images, _ in chunks) == len(pixels)
-            whole = whole and (not unreadable or facts["names"] == _checksum_of(unreadable))
+            whole = sum(images for images, _ in chunks) == len(pixels) and all(images > 0 for images, _ in chunks)
+            whole = whole and facts["names"] == _checksum_of(unreadable)
             if not whole or not _are_sound(self.pixels, pixels.offset, prod(self.shape[1:]), chunks):
                 return None
             with suppress(OSError):  # of a build that was killed when all was written
@@ -248,11 +248,13 @@ class UnfinishedBuild:
                 return
             for line in lines:
                 record = parse_json(line.decode(ENCODING, ENCODING_ERRORS))
+                if not 0 < record["images"] <= shape[0] - self.done or not line.endswith(b"\n"):
+                    return
                 chunk = pixels.read(record["images"] * self.image_bytes)
-                complete = line.endswith(b"\n") and len(chunk) == record["images"] * self.image_bytes
+                complete = len(chunk) == record["images"] * self.image_bytes
                 if not complete or zlib.crc32(chunk) != record["checksum"]:
                     return
-                if record["unreadable"] and record["names"] != _checksum_of(record["unreadable"]):
+                if record["names"] != _checksum_of(record["unreadable"]):
                     return
                 self.chunks.append((record["images"], record["checksum"]))
                 self.unreadable += [(name, reason) for name, reason in record["unreadable"]]

@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections import deque
@@ -18,6 +19,7 @@ from PIL import Image
 from endocil.data.decode import dimensions_of, file_of
 from endocil.data.table import Reader, UnreadableImageError, WholeReader
 from endocil.errors import DataError, ResourceError
+from endocil.io.process import STOP
 
 Chunk = tuple[np.ndarray, list[tuple[str, str]]]  # pixels (n, size, size, 3), and (id, reason) of the unreadable
 
@@ -133,7 +135,11 @@ def read_many(reader: Reader, ids: Sequence[str], size: int) -> Chunk:
 
 
 def serve() -> None:
-    """The main function of a reading process: receives a reader, then ids until its input ends."""
+    """The main function of a reading process: receives a reader, then ids until its input ends.
+
+    A job's signal to stop reaches every process of it (Slurm); only the parent handles it."""
+    for number in STOP:
+        signal.signal(number, signal.SIG_IGN)
     requests, results = sys.stdin.buffer, sys.stdout.buffer
     sys.stdout = sys.stderr  # a reader that prints must not disturb the results
     reader, size = pickle.load(requests)

@@ -79,7 +79,7 @@ def number(value: float | None, decimals: int = 1) -> str:
 
 def subscripted(text: str) -> Markup:
     """A text in which names of metrics, such as Acc_last, have their end as a small word below the line."""
-    return Markup(re.sub(r"\b(Acc|F1)_(last|avg)\b", r"\1<sub>\2</sub>", str(escape(text))))
+    return Markup(re.sub(r"\b(Acc|F1)_(last|avg)\b", r"\1<sub>\2</sub>", str(escape(_shown(text)))))
 
 
 def jpeg_uri(pixels: Any, side: int, quality: int = 85) -> str:
@@ -93,4 +93,4 @@ def jpeg_uri(pixels: Any, side: int, quality: int = 85) -> str:
 
 def code(text: str) -> Markup:
     """`af` as a name of the files or an option."""
-    return Markup(re.sub(r"`([\w-]+)`", r"<code>\1</code>", str(escape(text))))
+    return Markup(re.sub(r"`([\w-]+)`", r"<code>\1</code>", str(escape(_shown(text)))))

@@ -1,8 +1,8 @@
 """This process: the signals that stop it, its rank among others, and the memory that it may still take.
 
-Ctrl-C and SIGTERM: a program that can keep what it has done is given the time for it, any other ends at once. Slurm
-(scancel, preemption, the end of a job's time) and Docker (docker stop) send SIGTERM, later SIGKILL. Torch is not
-loaded here."""
+Ctrl-C, SIGTERM and SIGUSR1: a program that can keep what it has done is given the time for it, any other ends at once.
+Slurm (scancel, preemption, the end of a job's time) and Docker (docker stop) send SIGTERM, later SIGKILL; SIGUSR1 is
+what Slurm's --signal usually sends some time before the end. Torch is not loaded here."""
 
 import os
 import signal
@@ -14,6 +14,7 @@ from typing import Any
 
 from endocil.errors import SettingsError
 
+STOP = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGUSR1") if hasattr(signal, name))  # Windows: the first
 PLACES = ("NODE_RANK", "LOCAL_RANK")  # without a launcher: of the machine, and of a process on it
 MACHINE = Path("/proc/meminfo")
 CONTAINER = Path("/sys/fs/cgroup")  # version 2
@@ -25,7 +26,7 @@ _last = int(signal.SIGINT)
 def interrupt(number: int, frame: Any) -> None:
     """A handler of signals: KeyboardInterrupt, or a note for what runs in `deferring`.
 
-    A second Ctrl-C does not wait; a second SIGTERM does, as launchers may pass the same one on twice."""
+    A second Ctrl-C does not wait; a second signal of `STOP` does, as launchers may pass the same one on twice."""
     global _requested, _last
     impatient = _requested and number == signal.SIGINT
     _requested, _last = True, number
@@ -35,13 +36,13 @@ def interrupt(number: int, frame: Any) -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGINT and SIGTERM end the block as KeyboardInterrupt."""
+    """SIGINT and the signals of `STOP` end the block as KeyboardInterrupt."""
     global _requested
     if threading.current_thread() is not threading.main_thread():  # which alone can receive signals
         yield
         return
     _requested = False
-    numbers = [signal.SIGTERM]
+    numbers = [*STOP]
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as for a command in the background of a script
         numbers.append(signal.SIGINT)
     before = {number: signal.signal(number, interrupt) for number in numbers}

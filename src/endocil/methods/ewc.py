@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from endocil.data.batches import Batch, training_batches
 from endocil.data.scenario import Task
+from endocil.errors import FileFormatError
 from endocil.methods import common
 from endocil.methods.base import TaskData
 from endocil.methods.finetune import Finetune, Losses
@@ -44,7 +45,7 @@ class EWC(Finetune):
 
     def retention_losses(self, task: Task) -> Callable[[Batch, Tensor], Losses]:
         anchored = [
-            (parameter, self._statistic("fisher", name), self._statistic("anchor", name))
+            (parameter, self._statistic("fisher", name, parameter), self._statistic("anchor", name, parameter))
             for name, parameter in self._trained_parameters().items()
             if f"anchor/{name}" in self.statistics
         ]
@@ -55,16 +56,23 @@ class EWC(Finetune):
     def consolidate(self, task: Task, data: TaskData) -> None:
         diagonal = self._fisher_diagonal(task, data)
         for name, parameter in self._trained_parameters().items():
-            fisher, before = diagonal[name], self.statistics.get(f"fisher/{name}")
-            if before is not None:  # the rows of this task's classes have no earlier Fisher
-                old = common.old_class_ratio(task, data)
+            fisher = diagonal[name]
+            if f"fisher/{name}" in self.statistics:  # the rows of this task's classes have no earlier Fisher
+                before, old = self._statistic("fisher", name, parameter), common.old_class_ratio(task, data)
                 rows = existing_rows(fisher, before)
                 rows.copy_(old * before.to(rows) + (1.0 - old) * rows)
             self.statistics[f"fisher/{name}"] = fisher
             self.statistics[f"anchor/{name}"] = parameter.detach().clone()
 
-    def _statistic(self, kind: str, name: str) -> Tensor:
-        return self.statistics[f"{kind}/{name}"].to(self.device)
+    def _statistic(self, kind: str, name: str, parameter: Tensor) -> Tensor:
+        """From a model file or checkpoint, maybe: it has to fit the parameter, which may have got more rows."""
+        value, other = (
+            self.statistics.get(f"{one}/{name}") for one in (kind, "anchor" if kind == "fisher" else "fisher")
+        )
+        fits = value is not None and other is not None and value.shape == other.shape and value.dim() == parameter.dim()
+        if value is None or not fits or value.shape != existing_rows(parameter, value).shape:
+            raise FileFormatError(f"the statistic {kind}/{name} does not fit the network: the file was changed")
+        return value.to(self.device)
 
     def _trained_modules(self) -> tuple[nn.Module, ...]:
         return (*trained_parts(self.backbone), self.classifier)

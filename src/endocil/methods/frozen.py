@@ -21,7 +21,7 @@ from endocil.components.ridge import add_products, packed_length, unpacked
 from endocil.data.batches import Batch, ImageSet
 from endocil.data.scenario import Task
 from endocil.data.seeding import generator
-from endocil.errors import EndocilError, SettingsError
+from endocil.errors import EndocilError, FileFormatError, SettingsError
 from endocil.io.files import LARGEST
 from endocil.methods.base import Method, Phase, TaskData
 from endocil.networks import GrowingClassifier, trained_parts
@@ -114,7 +114,12 @@ class FrozenMethod(Method):
         self.add(features, labels, task.n_seen)
         known = self.statistics.get(LEARNED, torch.zeros(0, 8, dtype=torch.uint8))
         self.statistics[LEARNED] = torch.cat([known.cpu(), learned_keys(data.new)])
-        self.solve()
+        try:
+            self.solve()
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
+            raise EndocilError(
+                f"the sums over images have no solution ({error}); start again from a sound file"
+            ) from error
 
     def subtract(self, images: ImageSet, features: Tensor) -> Tensor:
         """Take images out of the sums, those of them that were learned: a mask (n,) of these images."""
@@ -163,7 +168,13 @@ class FrozenMethod(Method):
         """A sum for each of n classes, with zeros for those that are new: (n, *shape) float64."""
         grown = torch.zeros(n, *shape, dtype=torch.float64)
         if name in self.statistics:
-            grown[: len(self.statistics[name])] = self.statistics[name].cpu()
+            known = self.statistics[name].cpu()  # from a model file or checkpoint, maybe
+            if known.shape[:1] > (n,) or known.shape[1:] != shape or known.dtype != grown.dtype or not known.dim():
+                raise FileFormatError(
+                    f"the statistic {name} is {known.dtype} of shape {tuple(known.shape)}, expected {grown.dtype} of "
+                    f"shape {tuple(grown.shape)} at most: the file was changed"
+                )
+            grown[: len(known)] = known
         return grown
 
     def set_classifier(self, weight: Tensor, bias: Tensor | None = None) -> None:

@@ -29,7 +29,7 @@ from endocil.io.files import (
     write_csv,
     write_json,
 )
-from endocil.learning.checkpoint import EXEMPLARS
+from endocil.learning.checkpoint import ANEW, EXEMPLARS
 from endocil.learning.checkpoint import FILE as CHECKPOINT
 from endocil.learning.events import environment
 from endocil.model.file import RUN_MODEL
@@ -176,9 +176,11 @@ class RunFolder:
         """Replace settings.toml."""
         write_atomically(self.path / "settings.toml", settings.to_toml())
 
-    def remove_temporary_files(self) -> None:
-        """A process that is killed while it writes leaves its temporary file behind."""
-        for folder in (self.path, *(path for path in self.path.rglob("*") if path.is_dir() and not path.is_symlink())):
+    def remove_temporary_files(self, first_tasks: str | None = None) -> None:
+        """A process that is killed while it writes leaves its temporary file behind; also beside shared first tasks."""
+        inner = (path for path in self.path.rglob("*") if path.is_dir() and not path.is_symlink())
+        shared = () if first_tasks is None else (Path(first_tasks).expanduser(),)
+        for folder in (self.path, *inner, *(path for path in shared if path.is_dir())):
             remove_leftovers(folder)
 
     def tidy_up(self) -> None:
@@ -194,7 +196,13 @@ class RunFolder:
 
     def refuse_other_settings(self, settings: Settings, learned_by: Mapping[str, Any]) -> None:
         """What was learned so far was learned by these settings: others would be recorded for all of it."""
-        now, then = flatten(settings.model_dump(mode="json", exclude_none=True)), flatten(learned_by)
+        now = flatten(settings.model_dump(mode="json", exclude_none=True))
+        try:
+            then = flatten(learned_by)
+        except (ArithmeticError, TypeError, ValueError) as error:  # made by hand, under a right checksum
+            raise FileFormatError(
+                f"the settings in the checkpoint {self.path / CHECKPOINT} are none; {ANEW}"
+            ) from error
         changed = sorted(differing([now, then]) - CHANGEABLE)
         if changed:
             pairs = "; ".join(f"{key} was {then.get(key, 'not set')}, is {now.get(key, 'not set')}" for key in changed)

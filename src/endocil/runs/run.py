@@ -81,7 +81,7 @@ def run(
             make_private_folder(run_folder.path)
             stack.enter_context(run_folder.locked())
             run_folder.refuse_used()  # by a process that was faster
-            run_folder.remove_temporary_files()
+            run_folder.remove_temporary_files(settings.run.first_tasks)
             run_folder.create(parts, progress, fabric.world_size)
 
         on_rank_zero(fabric, begin)
@@ -122,7 +122,7 @@ def resume(
 
         def begin() -> None:
             stack.enter_context(run_folder.locked())
-            run_folder.remove_temporary_files()
+            run_folder.remove_temporary_files(settings.run.first_tasks)
             checkpoint = load_checkpoint(run_folder.path)
             if checkpoint is not None:
                 run_folder.refuse_other_settings(parts.settings, checkpoint.settings)

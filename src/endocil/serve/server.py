@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from endocil.errors import ResourceError
+from endocil.io.process import STOP
 from endocil.serve.guard import CLOSE, SECURITY_HEADERS, Limits
 from endocil.serve.monitoring import SERVER_LOGGER, Log, exclusive_stderr
 from endocil.serve.schemas import ApiError
@@ -298,15 +299,15 @@ def listen(host: str, port: int) -> tuple[socket.socket, str]:
 def serve(app: ASGIApp, host: str, port: int, limits: Limits, log: Log, started: Callable[[str], None]) -> None:
     """Until a signal arrives; requests under way are still answered. `started` gets the address.
 
-    SIGINT and SIGTERM stop the server with exit status 0: uvicorn raises them again when it has stopped. Requests that
-    could not be answered in time are a ResourceError."""
+    SIGINT, SIGTERM and SIGUSR1 stop the server with exit status 0: uvicorn raises the first two again when it has
+    stopped. Requests that could not be answered in time are a ResourceError."""
     listener, address = listen(host, port)
     server = Server(app, limits)
 
     def stop(*_: object) -> None:
         server.should_exit = True
 
-    handlers = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.signal(number, stop) for number in (signal.SIGINT, *STOP)}
     try:
         started(address)
         with exclusive_stderr(log):
