@@ -85,3 +85,13 @@ def test_a_wrong_number_of_images_in_an_unfinished_build_is_read_again(tmp_path:
     reader = Colours()
     load_images(table_of(reader), SIZE, folder=tmp_path, skip_unreadable=True)
     assert len(reader.reads) == 100
+
+
+@pytest.mark.parametrize("images", [float("inf"), float("nan"), -1, 10**30, None])
+def test_a_wrong_number_of_images_in_a_finished_cache_is_read_again(tmp_path: Path, images: object) -> None:
+    load_images(table_of(Colours()), SIZE, folder=tmp_path, skip_unreadable=True)
+    (facts,) = tmp_path.glob("*.json")
+    content = json.loads(facts.read_text())
+    content["chunks"][0][0] = images
+    facts.write_text(json.dumps(content))
+    assert load_images(table_of(Colours()), SIZE, folder=tmp_path, skip_unreadable=True).skipped == (("3", "damaged"),)

@@ -165,7 +165,7 @@ class _CacheFiles:
             with suppress(OSError):  # of a build that was killed when all was written
                 unfinished_files(self.pixels)[1].unlink(missing_ok=True)
             return _as_tensor(pixels), unreadable
-        except (OSError, ValueError, KeyError, TypeError, EOFError):
+        except (OSError, ValueError, KeyError, TypeError, ArithmeticError, EOFError):  # JSON knows Infinity
             return None
 
     def _mapped(self) -> np.memmap:
@@ -240,7 +240,7 @@ class UnfinishedBuild:
         self.chunks: list[tuple[int, int]] = []
         self._sound_lines = 0  # bytes
         with (
-            suppress(OSError, ValueError, KeyError, TypeError),  # then the rest is read again
+            suppress(OSError, ValueError, KeyError, TypeError, ArithmeticError),  # then the rest is read again
             open(self.pixels, "rb") as pixels,
             open(self.lines, "rb") as lines,
         ):
