@@ -106,8 +106,8 @@ def test_a_run_is_private_whatever_the_umask(tmp_path: Path) -> None:
         run(TINY, tmp_path / "run")
     finally:
         os.umask(before)
-    entries = [tmp_path / "run", *(tmp_path / "run").iterdir()]
-    assert stat.S_IMODE(entries[0].stat().st_mode) == 0o700
+    entries = [tmp_path / "run", *(tmp_path / "run").rglob("*")]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in entries if path.is_dir()} == {0o700}
     assert {stat.S_IMODE(path.stat().st_mode) for path in entries if path.is_file()} == {0o600}
 
 

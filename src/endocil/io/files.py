@@ -107,7 +107,10 @@ def replacing(path: Path, n_bytes: int, *, public: bool = False) -> Iterator[IO[
 
     `n_bytes` are to be written; the error of a full disk names them. `public`: not for its owner alone."""
     with explaining_failure(path, n_bytes):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if public:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        else:
+            make_private_folder(path.parent)
         remove_leftovers(path.parent)
         temporary, file = _open_temporary(path, public)
         try:
