@@ -139,6 +139,19 @@ def test_a_pass_that_was_killed_keeps_the_chunks_that_it_has_finished(
     assert computed == [6, 6, 3, 3, 15]
 
 
+def test_a_file_has_fewer_images_where_one_takes_much(
+    images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(features, "CHUNK_BYTES", 400)
+
+    def compute(some: Any) -> torch.Tensor:
+        return torch.ones(len(some), 25)
+
+    rows = FeatureStore(tmp_path).rows("key", everything(images), compute, row_bytes=100)
+    assert len(rows) == 15
+    assert len(list(tmp_path.glob("key/*.safetensors"))) == 4  # of at most four images each
+
+
 def test_scores_and_what_exemplars_are_chosen_by_come_from_the_same_features(images: Images, tmp_path: Path) -> None:
     life = Life(images, tmp_path / "life", new_method("simplecil"), increments=(2, 1)).live(1)
     seen = outputs_of(life.method, everything(images), 4, for_selection=True, store=FeatureStore(tmp_path / "store"))

@@ -1,6 +1,7 @@
 """endocil learn as it is typed: equal to the run that goes on, killed and resumed, and its refusals."""
 
 import re
+import shutil
 import subprocess
 import time
 from dataclasses import replace
@@ -307,6 +308,19 @@ def test_a_class_whose_name_is_near_to_a_known_one_is_asked_about(model: Path, p
     assert not list(tmp_path.glob("out.endocil*"))
     learned = learn(model, new, tmp_path / "out.endocil", log=told.append, new_classes=["Class-01"])
     assert learned.classes[-1] == "Class-01"
+
+
+def test_two_new_classes_whose_names_are_near_to_each_other_are_asked_about(
+    model: Path, pictures: Path, tmp_path: Path
+) -> None:
+    new = folder_of(pictures, tmp_path / "new", "class-04")
+    (new / "class-04").rename(new / "Ulcer")
+    shutil.copytree(new / "Ulcer", new / "ulcers")
+    with pytest.raises(
+        EndocilError, match=r"is 'ulcers' the class 'Ulcer' that is new as well\? .* --new-class 'ulcers'"
+    ):
+        learn(model, new, tmp_path / "out.endocil")
+    assert not list(tmp_path.glob("out.endocil*"))
 
 
 def test_an_unreadable_new_image_is_refused_or_left_out(model: Path, pictures: Path, tmp_path: Path) -> None:

@@ -174,6 +174,7 @@ def mean_distances(features: Tensor, means: Tensor) -> Tensor:
 
 
 CHUNK = 1024  # images in a file: a killed process loses the last of them at most
+CHUNK_BYTES = 2**26  # about, of what is kept of them: maps are larger than features
 RULES = "one image at a time"  # change it when the same key would get other features
 Compute = Callable[[ImageSet | Tensor], Tensor]  # of n images n rows
 
@@ -201,10 +202,17 @@ class FeatureStore:
         return torch.stack(self.rows(key_of(method), images, lambda some: embed_each(method, some), wait=wait))
 
     def rows(
-        self, key: str, images: ImageSet | Tensor, compute: Compute, *, wait: bool = True, alone: bool = False
+        self,
+        key: str,
+        images: ImageSet | Tensor,
+        compute: Compute,
+        *,
+        wait: bool = True,
+        alone: bool = False,
+        row_bytes: int = 1,
     ) -> list[Tensor]:
         """What belongs to each image under a key. `alone`: of what is stored, the other images' is not kept in
-        memory."""
+        memory. `row_bytes`: of one image, so that no file gets too large."""
         if key != self._key:
             self._key, self._files, self._rows = key, set(), {}
         digests = _digests(images)
@@ -213,7 +221,7 @@ class FeatureStore:
         if _missing(digests, self._rows):
             with self._locked(wait):
                 self._read(wanted)  # what another process has computed meanwhile
-                for part in _chunks(_missing(digests, self._rows)):
+                for part in _chunks(_missing(digests, self._rows), row_bytes):
                     self._write([digests[place] for place in part.tolist()], compute(_some(images, part)))
         return [self._rows[digest] for digest in digests]
 
@@ -264,13 +272,13 @@ class FeatureStore:
             ) from error
 
 
-def rows_of(images: ImageSet, compute: Compute, key: str, store: FeatureStore | None) -> list[Tensor]:
-    """What belongs to each image, once for equal images; kept in the folder of a store where there is one, and in
-    memory as long as the caller keeps it."""
+def rows_of(images: ImageSet, compute: Compute, key: str, store: FeatureStore | None, row_bytes: int) -> list[Tensor]:
+    """What belongs to each image, `row_bytes` of it, once for equal images; kept in the folder of a store where there
+    is one, and in memory as long as the caller keeps it."""
     if store is not None:
-        return FeatureStore(store.folder).rows(key, images, compute, alone=True)
+        return FeatureStore(store.folder).rows(key, images, compute, alone=True, row_bytes=row_bytes)
     digests, rows = _digests(images), dict[bytes, Tensor]()
-    for part in _chunks(_missing(digests, rows)):
+    for part in _chunks(_missing(digests, rows), row_bytes):
         rows |= dict(zip([digests[place] for place in part.tolist()], compute(_some(images, part)), strict=True))
     return [rows[digest] for digest in digests]
 
@@ -284,8 +292,9 @@ def _missing(digests: list[bytes], rows: Mapping[bytes, Tensor]) -> list[int]:
     return sorted({digest: place for place, digest in enumerate(digests) if digest not in rows}.values())
 
 
-def _chunks(places: list[int]) -> Sequence[Tensor]:
-    return torch.split(torch.tensor(places, dtype=torch.int64), CHUNK) if places else ()
+def _chunks(places: list[int], row_bytes: int) -> Sequence[Tensor]:
+    n = max(1, min(CHUNK, CHUNK_BYTES // row_bytes))
+    return torch.split(torch.tensor(places, dtype=torch.int64), n) if places else ()
 
 
 def _some(images: ImageSet | Tensor, part: Tensor) -> ImageSet | Tensor:

@@ -56,9 +56,9 @@ def inputs_of(
         or phase.after_step is not None  # it may write to frozen stages
     ):
         return Inputs(phase, augmentation)
-    maker = MapMaker(method, stages, stop)
+    maker = MapMaker(method, stages, stop, phase.images)
     every = [phase.images, *(one.images for one in phase.replay)]
-    if maker.bytes_of_map(phase.images) * len(views) * sum(map(len, every)) > LIMIT:
+    if maker.bytes_of_map * len(views) * sum(map(len, every)) > LIMIT:
         return Inputs(phase, augmentation)
     images, *replayed = maker.with_maps(every, views, store)
     replay = [replace(one, images=maps) for one, maps in zip(phase.replay, replayed, strict=True)]
@@ -134,14 +134,12 @@ class ChooseMaps:
 class MapMaker:
     """The maps that the first stages of a method's backbone give."""
 
-    def __init__(self, method: Method, stages: Sequence[str], stop: Callable[[], bool]) -> None:
+    def __init__(self, method: Method, stages: Sequence[str], stop: Callable[[], bool], images: ImageSet) -> None:
         self.backbone: Any = backbones_of(method)[0]
         self.device, self.normalisation = method.device, method.normalisation
         self.stages, self.stop = stages, stop
-
-    def bytes_of_map(self, images: ImageSet) -> int:
         one = self._maps(images.take(torch.arange(1)), mirrored=False)
-        return one.numel() * one.element_size()
+        self.bytes_of_map = one.numel() * one.element_size()
 
     def with_maps(self, every: Sequence[ImageSet], views: Sequence[bool], store: FeatureStore | None) -> list[ImageSet]:
         """The same image sets, whose pixels are maps; an image that is in several of them is computed once."""
@@ -162,7 +160,7 @@ class MapMaker:
                 raise KeyboardInterrupt  # nothing has been learned since the last checkpoint
             return self._maps(some, mirrored=mirrored)
 
-        return rows_of(images, compute, self.key(mirrored), store)
+        return rows_of(images, compute, self.key(mirrored), store, self.bytes_of_map)
 
     @torch.no_grad()
     def _maps(self, images: ImageSet | Tensor, *, mirrored: bool) -> Tensor:

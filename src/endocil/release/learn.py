@@ -292,11 +292,12 @@ def _refuse_second_spellings(model: Model, new_task: NewTask, confirmed: Sequenc
     for name in confirmed:
         if name not in new:
             raise SettingsError(f"--new-class {name}: not among the new classes, which are {', '.join(new) or 'none'}")
-    for name in new:
-        same = [known for known in model.classes if _spelling(known) == _spelling(name)]
+    for i, name in enumerate(new):
+        same = [other for other in (*model.classes, *new[:i]) if _spelling(other) == _spelling(name)]
         if same and name not in confirmed:
+            origin = "that the model knows" if same[0] in model.classes else "that is new as well"
             raise SettingsError(
-                f"is '{name}' the class '{same[0]}' that the model knows? If so, rename it to '{same[0]}' among the "
+                f"is '{name}' the class '{same[0]}' {origin}? If so, rename it to '{same[0]}' among the "
                 f"new images; if it is another one, say so with --new-class '{name}'"
             )
 

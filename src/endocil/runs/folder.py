@@ -180,8 +180,11 @@ class RunFolder:
         """A process that is killed while it writes leaves its temporary file behind; also beside shared first tasks."""
         inner = (path for path in self.path.rglob("*") if path.is_dir() and not path.is_symlink())
         shared = () if first_tasks is None else (Path(first_tasks).expanduser(),)
-        for folder in (self.path, *inner, *(path for path in shared if path.is_dir())):
+        for folder in (self.path, *inner):
             remove_leftovers(folder)
+        with suppress(OSError):  # it may belong to somebody else
+            for folder in shared:
+                remove_leftovers(folder)
 
     def tidy_up(self) -> None:
         """Remove what a process that was killed when its run was finished has left, where the folder can be written."""
