@@ -4,6 +4,7 @@ Each `write_*` function makes the folder as the official archive unpacks; `packe
 """
 
 import io
+import os
 import tarfile
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +31,24 @@ def write(root: Path, files: Iterable[str]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(PICTURES.get(path.suffix.lower(), b"something else"))
     return root
+
+
+def write_unlisted(folder: Path) -> tuple[str, ...]:
+    """Folders that nobody can list, below a folder: their names, in order. One has a path that is longer than the
+    system takes, with a picture at its end; two are links, in a circle and to a folder that is gone."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "circle").symlink_to("circle")
+    (folder / "gone").symlink_to("nowhere")
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(17):
+        os.mkdir("n" * 250, dir_fd=here)
+        below = os.open("n" * 250, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    with os.fdopen(os.open("0.png", os.O_WRONLY | os.O_CREAT, dir_fd=here), "wb") as file:
+        file.write(PICTURES[".png"])
+    os.close(here)
+    return "circle", "gone", "/".join(["n" * 250] * ((4095 - len(str(folder))) // 251 + 1))
 
 
 def write_csv(path: Path, lines: Iterable[str]) -> Path:

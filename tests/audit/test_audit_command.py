@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import layouts
 import pytest
 import tomli_w
 import typer
@@ -113,3 +114,12 @@ def test_links_that_lead_nowhere_are_listed_and_the_audit_goes_on(data: Path, tm
     assert all(name in text for name in ("loop.jpg", "long.jpg", "under-a-file.jpg"))
     assert "symbolic links" in text
     assert "name too long" in text.lower()
+
+
+def test_folders_that_cannot_be_listed_are_listed_and_the_audit_goes_on(data: Path, tmp_path: Path) -> None:
+    layouts.write_unlisted(data / "polyp")
+    output = run(data, "-o", tmp_path / "audit.html")
+    record = json.loads((tmp_path / "audit.json").read_text())
+    assert "22 images in 3 classes; 3 cannot be read" in output
+    assert any("polyp/circle/" in json.dumps(one) for one in record["unreadable"])
+    assert "name too long" in json.dumps(record["unreadable"]).lower()

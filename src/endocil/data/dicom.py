@@ -177,7 +177,7 @@ def read_header(source: Path | io.BytesIO, tags: Sequence[str] = ()) -> Any:
             header.get(name)  # values are parsed on access: a damaged one raises here
     except UnreadableImageError:
         raise
-    except (FileNotFoundError, PermissionError, IsADirectoryError, UnfitFileError) as error:
+    except OSError as error:
         raise UnreadableImageError(error.strerror or "the file cannot be opened") from error
     except dicom.errors.InvalidDicomError as error:
         raise UnreadableImageError("not a DICOM file") from error

@@ -120,6 +120,8 @@ def _images_at(path: Path) -> tuple[list[tuple[str, str]], dict[str, str]]:
     if path.is_dir():
         named = []
         for place in walk(path):
+            if place.unreadable:  # one row, as for an image that cannot be read
+                named.append(("/".join((*place.parts, "")), place.path))
             for name in place.files if not place.known else ():
                 if is_image(name) or (_is_dicom(name) and not is_hidden(name)):
                     named += _frames(os.path.join(place.path, name), "/".join((*place.parts, name)))

@@ -70,7 +70,7 @@ class FileTree:
 
     top: Path
     kind: str  # in the singular, for messages
-    files: list[str] = field(default_factory=list)
+    files: list[str] = field(default_factory=list)  # also each folder that cannot be listed, as `a/b/`
     empty: list[str] = field(default_factory=list)  # folders with neither such files nor folders
     folders: list[str] = field(default_factory=list)  # those directly below
     repeated: list[str] = field(default_factory=list)  # links to folders that were visited already
@@ -103,6 +103,9 @@ def find_files(root: str, kind: str, is_of_kind: Callable[[Path], bool]) -> File
         here = "/".join(place.parts)
         if place.known:
             tree.repeated.append(here)
+            continue
+        if place.unreadable:  # stands for the files in it, and is reported when it is read
+            tree.files.append(f"{here}/")
             continue
         names = [name for name in place.files if is_of_kind(Path(place.path, name))]
         tree.files += [f"{here}/{name}" if here else name for name in names]

@@ -47,7 +47,9 @@ def read_whole(path: Path) -> bytes:
     if status.st_size > LARGEST:
         reason = f"{status.st_size:,} bytes; at most {LARGEST:,} are accepted"
         raise UnfitFileError(errno.EFBIG, reason, str(path))
-    return path.read_bytes() if status.st_size else b""  # files of the system have no size and may never end
+    if not status.st_size and stat.S_ISREG(status.st_mode):  # files of the system have no size and may never end
+        return b""
+    return path.read_bytes()
 
 
 def refuse_special(path: Path, status: os.stat_result | None = None) -> None:

@@ -29,7 +29,7 @@ from endocil.io.walk import archive_stem, file_kind, is_archive, is_hidden, is_i
 class File:
     """A file below the top folder, and its path on the disk."""
 
-    parts: tuple[str, ...]  # folders from the top folder on, and the name
+    parts: tuple[str, ...]  # folders from the top folder on, and the name; "" is a folder that cannot be listed
     path: str
 
     @property
@@ -61,7 +61,7 @@ class Download:
         for file in files:
             if any(is_hidden(part) for part in file.parts):
                 self.others["hidden"] += 1
-            elif is_image(file.name):
+            elif is_image(file.name) or not file.name:
                 self._add_image(file)
             elif is_label_file(file.name):
                 self.labels.append(file)
@@ -139,7 +139,7 @@ def _add_folder(download: Download, place: Path, progress: Progress | None) -> N
 
 def _walk(top: Path, above: tuple[str, ...]) -> Iterator[File]:
     for place in walk(top):
-        for name in place.files:
+        for name in ("",) if place.unreadable else place.files:
             if name != RECORD:
                 yield File((*above, *place.parts, name), os.path.join(place.path, name))
 
