@@ -39,7 +39,7 @@ SHARES = {
     "dicom": 6,
     "archives": 2,
     "folders": 1,
-    "lists": 19,
+    "lists": 18,
     "settings": 15,
     "runs": 1,
     "cache": 16,

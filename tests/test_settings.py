@@ -142,6 +142,13 @@ def test_a_missing_or_broken_file_is_named(tmp_path: Path) -> None:
         load_settings(tmp_path / "broken.toml")
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "latin-1"])
+def test_a_file_in_another_encoding_is_told_as_such(tmp_path: Path, encoding: str) -> None:
+    (tmp_path / "own.toml").write_text('seed = 1  # für "Gerät"', encoding)
+    with pytest.raises(EndocilError, match=r"own\.toml are not UTF-8 text"):
+        load_settings(tmp_path / "own.toml")
+
+
 def test_settings_are_frozen() -> None:
     settings: Any = Settings()
     with pytest.raises(ValidationError):

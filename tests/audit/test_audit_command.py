@@ -82,7 +82,7 @@ def test_a_flat_folder_is_one_class_and_a_wrapped_one_has_the_classes_inside(tmp
     page = tmp_path / "audit.html"
     pictures = {f"{number}.png": picture for number, picture in enumerate(originals(4))}
     told = run(write_folder(tmp_path / "flat", pictures), "-o", page)
-    assert "4 images in 1 classes" in told
+    assert "4 images in 1 class;" in told
     assert "All images are of one class, flat;" in told
     assert "All images are of one class" in page.read_text()
     wrapped = {f"set/{'polyp' if name < '2' else 'ulcer'}/{name}": one for name, one in pictures.items()}
@@ -90,7 +90,7 @@ def test_a_flat_folder_is_one_class_and_a_wrapped_one_has_the_classes_inside(tmp
     assert "4 images in 2 classes" in told
     assert "one class" not in told
     told = run(tmp_path / "wrapped", "-o", page, "--set", "data.class_from=first")
-    assert "4 images in 1 classes" in told
+    assert "4 images in 1 class;" in told
 
 
 def test_the_help_names_the_setting_that_takes_the_groups() -> None:
@@ -100,7 +100,7 @@ def test_the_help_names_the_setting_that_takes_the_groups() -> None:
 def test_images_none_of_which_can_be_read_are_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "data" / "polyp").mkdir(parents=True)
     (tmp_path / "data" / "polyp" / "1.png").write_bytes(b"")
-    with pytest.raises(EndocilError, match=r"none of 1 images can be read; polyp/1\.png: the file is empty"):
+    with pytest.raises(EndocilError, match=r"no image can be read, of 1; polyp/1\.png: the file is empty"):
         run(tmp_path / "data", "-o", tmp_path / "audit.html")
 
 

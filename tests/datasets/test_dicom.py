@@ -345,7 +345,7 @@ def test_groups_by_an_element_are_those_of_its_values(tmp_path: Path) -> None:
     table = load(root=str(tmp_path), group_by="PatientID")
     assert table.groups[0] == table.groups[1] != table.groups[2]
     assert table.groups[3] == ""
-    assert table.notes == ("1 images do not have PatientID and belong to no group.",)
+    assert table.notes == ("Images without PatientID, which belong to no group: 1.",)
     with pytest.raises(EndocilError, match=r"data\.group_by is 'Patient', which is not a DICOM keyword"):
         load(root=str(tmp_path), group_by="Patient")
 

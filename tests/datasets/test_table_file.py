@@ -127,7 +127,7 @@ def test_an_image_with_two_labels_is_refused_or_kept_as_two(root: Path, tmp_path
     table = load(file=listing(root, DOUBLE), double_labels="keep")
     assert table.ids == ("polyp:a/1.png", "ulcer:a/1.png", "a/2.png")
     assert table.labels.tolist() == [0, 1, 0]
-    assert table.notes == ("1 images have more than one label and are an image of each of the classes.",)
+    assert table.notes == ("Images with more than one label, which are an image of each of the classes: 1.",)
     for shown in (table, cropped(table)):
         pixels = load_images(shown, 4, folder=tmp_path / "cache").pixels
         assert pixels[:, 0, 0, 0].tolist() == [50, 50, 100]

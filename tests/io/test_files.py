@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from endocil.errors import DataError, EndocilError, SettingsError
+from endocil.io import files
 from endocil.io.files import (
     filling_folder,
+    lock,
     locked,
     make_private_folder,
     read_csv,
@@ -108,6 +110,20 @@ def test_a_folder_that_its_owner_shares_with_a_group_stays_shared(tmp_path: Path
     make_private_folder(tmp_path / "below")
     assert mode(tmp_path / "pixels") == 0o660
     assert mode(tmp_path / "below") == 0o2770
+
+
+def test_who_waits_for_a_lock_gets_it_when_it_is_free_and_stops_when_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, gate = tmp_path / "lock", iter([False] * 3 + [True])
+    with open(path, "ab") as held, open(path, "ab") as waiting:
+        assert lock(held) == "held"
+        assert lock(waiting, wait=False) == "taken"
+        monkeypatch.setattr(files, "is_requested", lambda: next(gate))
+        with pytest.raises(KeyboardInterrupt):
+            lock(waiting)
+        monkeypatch.setattr(files, "is_requested", held.close)
+        assert lock(waiting) == "held"
 
 
 @pytest.mark.parametrize("there", [True, False])

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from endocil.data.augment import Augmentation, Operation
 from endocil.data.cache import Images
+from endocil.errors import EndocilError
 from endocil.learning import frozen_maps, training
 from endocil.learning.checkpoint import Position, load_checkpoint
 from endocil.learning.features import FeatureStore
@@ -159,12 +160,23 @@ def test_a_teacher_begins_where_the_student_does(images: Images, tmp_path: Path)
 
 
 def test_a_life_stopped_in_the_middle_of_an_epoch_goes_on_to_the_same_bits(
-    images: Images, tmp_path: Path, used: list[tuple[str, ...]]
+    images: Images, tmp_path: Path, used: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    make, making = frozen_maps.MapMaker._maps, list[int]()
+
+    def counted(*given: Any, **named: Any) -> Tensor:
+        making.append(1)
+        try:
+            return make(*given, **named)
+        finally:
+            making.clear()
+
+    monkeypatch.setattr(frozen_maps.MapMaker, "_maps", counted)
     straight = new_life("foster", images, tmp_path / "straight").live()
     for at in (3, 11, 17):
         asked = itertools.count()
-        stopped = new_life("foster", images, tmp_path / str(at), stop=lambda: next(asked) >= at)  # noqa: B023
+        stop = lambda: not making and next(asked) >= at  # noqa: B023, E731
+        stopped = new_life("foster", images, tmp_path / str(at), stop=stop)
         with pytest.raises(KeyboardInterrupt):
             stopped.live()
         used.clear()
@@ -176,7 +188,8 @@ def test_a_life_stopped_in_the_middle_of_an_epoch_goes_on_to_the_same_bits(
 def test_a_life_told_to_stop_while_maps_are_computed_goes_on_to_the_same_bits(images: Images, tmp_path: Path) -> None:
     straight = new_life("icarl", images, tmp_path / "straight").live()
     stopped = new_life("icarl", images, tmp_path / "stopped").live(1)
-    stopped.learner.stop = lambda: True
+    asked = itertools.count()
+    stopped.learner.stop = lambda: next(asked) == 5  # after five images
     task = stopped.scenario.tasks[1]
     with pytest.raises(KeyboardInterrupt):
         stopped.learner.learn(task, stopped.new_images(task), images.table.classes)
@@ -307,6 +320,17 @@ def test_what_would_not_save_work_or_memory_is_left_alone(
     monkeypatch.setattr(frozen_maps, "LIMIT", needed - 1)
     new_life("icarl", images, tmp_path / "3").live(1)
     assert used == [(), FROZEN, ()]
+
+
+def test_maps_for_which_the_memory_is_lacking_are_refused_with_the_way_out(
+    images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else could be done: whether there is memory differs from one start of a run to the next."""
+    monkeypatch.setattr(frozen_maps, "available_memory", lambda: 1000)
+    with pytest.raises(EndocilError, match=r"maps of the frozen stages need 0\.0 GB .* free; .*data\.size.*freeze"):
+        new_life("icarl", images, tmp_path / "1").live(1)
+    monkeypatch.setattr(frozen_maps, "available_memory", lambda: None)  # the system does not say
+    new_life("icarl", images, tmp_path / "2").live(1)
 
 
 @pytest.mark.parametrize(("setting", "value"), [("mixup", 0.2), ("bits", "bf16"), ("compiled", True)])

@@ -249,7 +249,7 @@ def test_a_folder_of_the_users_given_for_the_work_is_left_alone(model: Path, pic
 
 def test_a_new_class_of_one_image_is_refused(model: Path, pictures: Path, tmp_path: Path) -> None:
     new = folder_of(pictures, tmp_path / "new", "class-04", most=1)
-    with pytest.raises(EndocilError, match="class 'class-04' has 1 images to learn from; expected at least 2"):
+    with pytest.raises(EndocilError, match="class 'class-04' has 1 image to learn from; expected at least 2"):
         learn(model, new, tmp_path / "out.endocil")
     assert list(tmp_path.iterdir()) == [new]
 

@@ -49,7 +49,7 @@ def test_a_run_becomes_a_file_that_predicts(
     endocil("predict", model, folder, "-o", out, "--top", 2, "--reasons", 1, "--gradcam", cam)
     told = capsys.readouterr().out
     assert "3 images" in told
-    assert "1 images cannot be read" in told
+    assert "cannot be read and marked there: 1, first" in told
     rows = rows_of(out)
     assert [row["image"] for row in rows] == ["a/1.png", "a/2.png", "a/3.png", "b/1.png"]
     for row in (*rows[:2], rows[3]):
@@ -155,7 +155,7 @@ def test_errors_are_one_line(
     cut.write_bytes(tiny_model.read_bytes()[:5000])
     assert "was cut" in refused(capsys, "predict", cut, folder, "-o", out)
     assert "there is no model" in refused(capsys, "predict", tmp_path / "none", folder, "-o", out)
-    assert "none of the 1 images" in refused(capsys, "predict", tiny_model, folder / "a" / "3.png", "-o", out)
+    assert "no image can be read, of 1" in refused(capsys, "predict", tiny_model, folder / "a" / "3.png", "-o", out)
     assert "--ood-rate is 2" in refused(capsys, "bundle", tiny_run, "-o", cut, "--ood-rate", 2)
     assert "is not a run" in refused(capsys, "bundle", folder, "-o", tmp_path / "new.endocil")
     assert not out.exists()

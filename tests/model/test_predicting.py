@@ -133,7 +133,7 @@ def test_there_is_one_row_for_each_image_and_an_unreadable_one_is_marked_in_its_
 
 def test_where_nothing_can_be_read_that_is_an_error(model: Model, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"")
-    with pytest.raises(EndocilError, match="none of the 1 images can be read"):
+    with pytest.raises(EndocilError, match="no image can be read, of 1"):
         model.predict(tmp_path)
     with pytest.raises(EndocilError, match="no images to predict"):
         model.predict([])

@@ -126,6 +126,16 @@ def test_a_first_task_without_test_images_is_a_problem(listing: Path) -> None:
     assert "no test image of the first task's classes" in problems(listing, folds=40, fold=39)
 
 
+def test_classes_that_differ_in_spelling_alone_are_told(listing: Path) -> None:
+    remarks = " ".join(preflight(assemble(settings(listing))).remarks)
+    assert "spelling" not in remarks
+    listing.write_text(
+        listing.read_text().replace("3.png,ulcer", "3.png,Ulcers").replace("4.png,ulcer", "4.png,Ulcers")
+    )
+    remarks = " ".join(preflight(assemble(settings(listing))).remarks)
+    assert "classes that differ in spelling alone: Ulcers, ulcer; if they are one class" in remarks
+
+
 def test_what_was_left_out_is_recorded_with_its_reason(listing: Path, tmp_path: Path) -> None:
     (tmp_path / "polyp" / "3.png").write_bytes(b"")
     chosen = settings(listing, split_by="given")

@@ -74,7 +74,8 @@ def lines(record: Record) -> list[str]:
     """The audit in a few lines, for the terminal and the top of the page."""
     exact, near, split = record["exact"], record["near"], record["across_split"]
     shown = [
-        f"{record['images']:,} images in {record['classes']} classes; {len(record['unreadable']):,} cannot be read",
+        f"{record['images']:,} image{'s' * (record['images'] != 1)} in {record['classes']} "
+        f"class{'es' * (record['classes'] != 1)}; {len(record['unreadable']):,} cannot be read",
         f"exact duplicates: {exact['images']:,} images in {exact['sets']:,} sets, "
         f"{record['conflicts']['sets']:,} of them with two classes",
         f"near duplicates: {near['pairs']:,} pairs; {near['images']:,} images in {near['groups']:,} groups; "

@@ -234,7 +234,7 @@ def _audit(title: str, settings: "Settings", split: bool) -> "tuple[ImageTable, 
     rows = np.flatnonzero(all_prints.readable & (counts >= max(1, settings.scenario.minimum))[whole.labels])
     if not len(rows):
         name, reason = all_prints.unreadable[0]
-        raise DataError(f"none of {len(whole):,} images can be read; {name}: {reason}")
+        raise DataError(f"no image can be read, of {len(whole):,}; {name}: {reason}")
     table, prints = whole.take(rows), all_prints.take(rows)
     table = table.keep_classes([whole.classes[label] for label in sorted(set(table.labels.tolist()))])
     near = near_duplicates_of(table, prints, progress=plain_progress(screen, "comparing images, blocks"))

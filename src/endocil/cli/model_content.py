@@ -205,7 +205,7 @@ def review(
         f"{len(items) - unlike:,} uncertain"
     )
     if predictions.unreadable:
-        say(f"{len(predictions.unreadable):,} images cannot be read and are left out")
+        say(f"cannot be read and left out: {len(predictions.unreadable):,}")
     if items:
         outside = "" if relative else " --set data.absolute_paths=true"
         say(

@@ -117,7 +117,7 @@ def predict(
     if predictions.unreadable:
         name, reason = predictions.unreadable[0]
         number = len(predictions.unreadable)
-        say(f"{number:,} images cannot be read and are marked there, first {printable(name)}: {reason}")
+        say(f"cannot be read and marked there: {number:,}, first {printable(name)}: {reason}")
 
 
 def _required_sensitivities(options: Sequence[str]) -> dict[str, float]:

@@ -105,6 +105,7 @@ def resume(
 
     here = RunFolder(folder)
     settings = here.settings
+    here.refuse_other_folder()
     if here.finished():
         say(f"{folder} is finished; nothing to do")
     _learn(

@@ -21,7 +21,7 @@ from PIL import Image, UnidentifiedImageError
 from endocil.data.decode import MAX_PIXELS, FolderReader, stamp
 from endocil.data.table import UnreadableImageError
 from endocil.errors import ResourceError
-from endocil.io.files import UnfitFileError, refuse_special
+from endocil.io.files import refuse_special
 
 RULES = "dicom rules 2"  # raise it when the pixels of the same file come out differently
 

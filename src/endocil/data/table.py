@@ -122,3 +122,8 @@ def _refuse_repeated(kind: str, names: Sequence[str]) -> None:
     for name, n in Counter(names).items():
         if n > 1:
             raise DataError(f"image table: {kind} {name!r} occurs more than once; each must be unique")
+
+
+def spelling(name: str) -> str:
+    """The same for classes called Polyps, polyp and POLYP-S."""
+    return "".join(filter(str.isalnum, name.casefold())).removesuffix("s") or name

@@ -66,7 +66,7 @@ def table_without_repeats(
             f"correct the list, or keep them as an image of each class by --set data.double_labels=keep"
         )
     if double:
-        notes.append(f"{len(double)} images have more than one label and are an image of each of the classes.")
+        notes.append(f"Images with more than one label, which are an image of each of the classes: {len(double)}.")
         several = set(double)
         kept = [replace(row, id=f"{row.label}:{row.path}") if row.path in several else row for row in kept]
     return table_of(kept, reader, notes)

@@ -67,7 +67,7 @@ def load(
     table = table_without_repeats(listing, frames, DicomReader(top, window), double_labels, notes)
     ungrouped = table.groups.count("")
     if group_tag and ungrouped:
-        note = f"{ungrouped} images do not have {group_by} and belong to no group."
+        note = f"Images without {group_by}, which belong to no group: {ungrouped}."
         table = replace(table, notes=(*table.notes, note))
     return table
 

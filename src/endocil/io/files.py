@@ -22,8 +22,10 @@ from typing import IO, Any, Literal
 from filelock import lock_descriptor
 
 from endocil.errors import DataError, ResourceError, SettingsError
+from endocil.io.process import is_requested
 
 LOCK_FILE = ".lock"  # in a folder that one process at a time works in
+LOOK_SECONDS = 0.1  # between two looks at a lock that another process holds
 LARGEST = 2**30  # bytes of a file that is read in one piece
 ENCODING, ENCODING_ERRORS = ("utf-8", "surrogateescape")  # names of files that are no UTF-8 must survive a CSV file
 Lock = Literal["held", "taken", "none"]
@@ -360,13 +362,20 @@ def temporary_beside(path: Path) -> Path:
 def lock(file: IO[Any] | int, *, wait: bool = True) -> Lock:
     """A lock on an open file or folder, until it is closed or its process ends, however that happens.
 
-    Held from now on; taken: another process holds it and `wait` is false; none: the file system has no locks. The
-    classes of filelock open a path to write; here a caller may also probe the lock of a folder it cannot write to."""
+    Held from now on; taken: another process holds it and `wait` is false; none: the file system has no locks. Who
+    waits still stops where the process is told to. The classes of filelock open a path to write; here a caller may
+    also probe the lock of a folder it cannot write to."""
+    descriptor = file if isinstance(file, int) else file.fileno()
     try:
-        descriptor = file if isinstance(file, int) else file.fileno()
-        return "held" if lock_descriptor(descriptor, blocking=wait) else "taken"
+        while not lock_descriptor(descriptor, blocking=False):
+            if not wait:
+                return "taken"
+            if is_requested():  # in `deferring`, where a signal does not interrupt
+                raise KeyboardInterrupt
+            time.sleep(LOOK_SECONDS)
     except OSError:
         return "none"
+    return "held"
 
 
 @contextmanager
@@ -379,7 +388,7 @@ def locked(folder: Path, refusal: str, *, patience: float = 0.0) -> Iterator[Non
         while lock(file, wait=False) == "taken":
             if time.monotonic() >= deadline:
                 raise ResourceError(refusal)
-            time.sleep(0.1)
+            time.sleep(LOOK_SECONDS)
         yield
 
 

@@ -10,6 +10,7 @@ What decides are the settings, the phase and its images, so that a resumed run d
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -18,6 +19,8 @@ from torch import Tensor, nn
 
 from endocil.data.augment import IMAGENET, Augmentation, Normalisation
 from endocil.data.batches import ImageSet, PreparePixels, plain_batches
+from endocil.errors import ResourceError
+from endocil.io.process import available_memory
 from endocil.learning.features import FeatureStore, key_from, rows_of
 from endocil.learning.first_task import code_of, digest_of
 from endocil.methods.base import Method, Phase
@@ -45,7 +48,7 @@ def inputs_of(
 ) -> Inputs:
     """Maps where they can be and save work, else images. To be called in the mode in which the phase trains.
 
-    `stop`: whether the process is told to stop, which it does between two chunks of images."""
+    `stop`: whether the process is told to stop, which it does between two images."""
     flip = augmentation.flip if phase.augmented else 0.0
     views = [mirrored for mirrored in (False, True) if (flip > 0 if mirrored else flip < 1)]
     stages = shared_prefix(method) if phase.takes_maps else ()
@@ -58,8 +61,14 @@ def inputs_of(
         return Inputs(phase, augmentation)
     maker = MapMaker(method, stages, stop, phase.images)
     every = [phase.images, *(one.images for one in phase.replay)]
-    if maker.bytes_of_map * len(views) * sum(map(len, every)) > LIMIT:
+    need, free = maker.bytes_of_map * len(views) * sum(map(len, every)), available_memory()
+    if need > LIMIT:
         return Inputs(phase, augmentation)
+    if free is not None and need > free:  # not on the images then: a resumed run has to decide alike
+        raise ResourceError(
+            f"the maps of the frozen stages need {need / 1e9:,.1f} GB of memory, and {free / 1e9:,.1f} GB are free; "
+            f"free some, lower data.size, or freeze a stage less or more (network.freeze)"
+        )
     images, *replayed = maker.with_maps(every, views, store)
     replay = [replace(one, images=maps) for one, maps in zip(phase.replay, replayed, strict=True)]
     return Inputs(replace(phase, images=images, replay=replay, augmented=True), ChooseMaps(flip), stages)
@@ -155,11 +164,7 @@ class MapMaker:
         ]
 
     def _view(self, images: ImageSet, mirrored: bool, store: FeatureStore | None) -> list[Tensor]:
-        def compute(some: ImageSet | Tensor) -> Tensor:
-            if self.stop():
-                raise KeyboardInterrupt  # nothing has been learned since the last checkpoint
-            return self._maps(some, mirrored=mirrored)
-
+        compute = partial(self._maps, mirrored=mirrored)
         return rows_of(images, compute, self.key(mirrored), store, self.bytes_of_map)
 
     @torch.no_grad()
@@ -167,6 +172,8 @@ class MapMaker:
         """(n, h, w, C) on the CPU: each image by itself."""
         maps = []
         for image in plain_batches(images, 1, self.device, self.normalisation):
+            if self.stop():
+                raise KeyboardInterrupt  # nothing has been learned since the last checkpoint
             seen = image.flip(3).contiguous(memory_format=torch.channels_last) if mirrored else image
             maps.append(self.backbone.through(self.stages, seen).permute(0, 2, 3, 1).cpu())
         return torch.cat(maps)

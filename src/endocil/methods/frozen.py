@@ -118,7 +118,8 @@ class FrozenMethod(Method):
             self.solve()
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
             raise EndocilError(
-                f"the sums over images have no solution ({error}); start again from a sound file"
+                f"the sums over images have no solution ({error}): a penalty that was set too low for these features, "
+                f"or sums from a damaged file; raise the penalty in the settings, or start again from a sound file"
             ) from error
 
     def subtract(self, images: ImageSet, features: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ class NewTask:
         if task.index == 0 and task.n_new == 1:
             return ["a single class cannot be learned first; give at least two"]
         problems = [
-            f"class '{names[label]}' has {counts[label]} images to learn from; expected at least 2"
+            f"class '{names[label]}' has {counts[label] or 'no'} image to learn from; expected at least 2"
             for label in range(task.n_old, task.n_seen)
             if counts[label] < 2
         ]

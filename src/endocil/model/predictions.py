@@ -244,7 +244,7 @@ def predict(
         pairs = list(zip(images.names, errors, strict=True))
         listed = "; ".join(f"{name}: {reason}" for name, reason in pairs[:3])
         more = "; ..." if len(pairs) > 3 else ""
-        raise EndocilError(f"none of the {len(pairs)} images can be read ({listed}{more})")
+        raise EndocilError(f"no image can be read, of {len(pairs):,} ({listed}{more})")
     if isinstance(images, ImageSet):
         labels, sources = images.labels.numpy(), tuple(source for _, _, source in described)
     else:

@@ -16,7 +16,7 @@ from endocil.data.cache import Progress, load_images
 from endocil.data.decode import RULES
 from endocil.data.inputs import folder_or_list, lists_dicom
 from endocil.data.resize import prepared
-from endocil.data.table import ImageTable
+from endocil.data.table import ImageTable, spelling
 from endocil.datasets import load_table
 from endocil.datasets.folder import load_as
 from endocil.errors import DataError, EndocilError, RefusedError, SettingsError
@@ -272,7 +272,7 @@ def _remarks(model: Model, new_task: NewTask) -> list[str]:
     if model.memory is None and not isinstance(model.method, FrozenMethod):
         remarks.append(f"{method_title(model.settings.method.name)} keeps no exemplars: it may forget old classes")
     for name in new_task.classes[new_task.task.new]:
-        if any(_spelling(name) == _spelling(known) for known in model.classes):
+        if any(spelling(name) == spelling(known) for known in model.classes):
             continue  # asked for
         similar = get_close_matches(name.lower(), [old.lower() for old in model.classes], 1, 0.85)
         if similar:
@@ -293,18 +293,13 @@ def _refuse_second_spellings(model: Model, new_task: NewTask, confirmed: Sequenc
         if name not in new:
             raise SettingsError(f"--new-class {name}: not among the new classes, which are {', '.join(new) or 'none'}")
     for i, name in enumerate(new):
-        same = [other for other in (*model.classes, *new[:i]) if _spelling(other) == _spelling(name)]
+        same = [other for other in (*model.classes, *new[:i]) if spelling(other) == spelling(name)]
         if same and name not in confirmed:
             origin = "that the model knows" if same[0] in model.classes else "that is new as well"
             raise SettingsError(
                 f"is '{name}' the class '{same[0]}' {origin}? If so, rename it to '{same[0]}' among the "
                 f"new images; if it is another one, say so with --new-class '{name}'"
             )
-
-
-def _spelling(name: str) -> str:
-    """The same for Polyps, polyp and POLYP-S."""
-    return "".join(filter(str.isalnum, name.casefold())).removesuffix("s") or name
 
 
 def _uncalibrated(model: Model, new_task: NewTask) -> list[str]:

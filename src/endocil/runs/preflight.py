@@ -15,6 +15,7 @@ from endocil.data.batches import ImageSet
 from endocil.data.cache import Progress
 from endocil.data.scenario import Task
 from endocil.data.splits import TEST, TRAIN, VALIDATION
+from endocil.data.table import spelling
 from endocil.errors import DataError, SettingsError
 from endocil.io.terminal import duration
 from endocil.learning.build import build_augmentation
@@ -126,6 +127,12 @@ def describe_phases(phases: Sequence[Phase]) -> str:
 def _remarks(parts: RunParts) -> Iterator[str]:
     settings, classes = parts.settings, parts.images.table.classes
     yield from parts.notes
+    alike: dict[str, list[str]] = {}
+    for name in classes:
+        alike.setdefault(spelling(name), []).append(name)
+    for names in alike.values():
+        if len(names) > 1:
+            yield f"classes that differ in spelling alone: {', '.join(names)}; if they are one class, give it one name"
     if parts.memory is not None:
         train = parts.scenario.counts(TRAIN).tolist()
         quota = parts.memory.quota(train)

@@ -240,7 +240,7 @@ def _read(source: str | Path) -> dict[str, Any]:
     if str(source) in presets():
         text = resources.files("endocil.settings.presets").joinpath(f"{source}.toml").read_text("utf-8")
     elif Path(source).is_file():
-        text = Path(source).read_text("utf-8", "replace")  # what is not UTF-8 is not TOML either
+        text = _utf8(Path(source))
     else:
         known = ", ".join(presets())
         raise SettingsError(f"no settings called '{source}': expected a TOML file or one of the presets {known}")
@@ -248,6 +248,13 @@ def _read(source: str | Path) -> dict[str, Any]:
         return parse_toml(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"settings {source} are not valid TOML: {error}") from error
+
+
+def _utf8(path: Path) -> str:
+    try:
+        return path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"settings {path} are not UTF-8 text, which TOML is; save the file as UTF-8") from error
 
 
 def _problem(details: Any) -> str:
