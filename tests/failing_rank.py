@@ -1,9 +1,10 @@
-"""One of two processes of tests/test_processes.py: one fails, the other is busy.
+"""One of two processes of tests/test_processes.py: one fails or is killed, the other is busy or waits for it.
 
 python failing_rank.py RANK PORT CASE
 """
 
 import os
+import signal
 import sys
 import time
 
@@ -19,6 +20,11 @@ def main(rank: int, port: str, case: str) -> None:
     os.environ |= {"NODE_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     with learning_on("cpu", 1, 2) as fabric:
         all_gather(fabric, rank)
+        print(time.time(), flush=True)
+        if case == "killed":
+            if rank == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            all_gather(fabric, rank)
         if case == "alone":
             on_rank_zero(fabric, fail)
         elif rank == int(case):

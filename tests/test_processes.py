@@ -1,9 +1,11 @@
 """Several processes that learn together: equal to one, in every method."""
 
 import json
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -69,19 +71,40 @@ def test_processes_make_as_many_pieces_and_stay_equal(apart: dict[str, float]) -
     assert apart["pieces"] == 0.0
 
 
-@pytest.mark.parametrize("case", ["0", "1", "alone"])
-def test_an_error_on_one_process_ends_the_others_within_seconds_with_its_message(case: str) -> None:
-    """Also where they are busy, and what one does alone is no error of this package."""
+def ended(case: str) -> tuple[list[str], list[int], float]:
+    """What two processes said on standard error, their exit statuses, and the seconds from the failure to the end."""
     port, script = free_port(), str(HERE / "failing_rank.py")
     running = [
-        subprocess.Popen([sys.executable, script, str(rank), port, case], cwd=HERE, stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, script, str(rank), port, case],
+            cwd=HERE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for rank in (0, 1)
     ]
     try:
-        said = [process.communicate(timeout=120)[1] for process in running]
+        said = [process.communicate(timeout=120) for process in running]
     finally:
         for process in running:
             process.kill()
+    took = time.time() - max(float(output.split()[-1]) for output, _ in said)
+    return [errors for _, errors in said], [process.returncode for process in running], took
+
+
+@pytest.mark.parametrize("case", ["0", "1", "alone"])
+def test_an_error_on_one_process_ends_the_others_within_seconds_with_its_message(case: str) -> None:
+    """Also where they are busy, and what one does alone is no error of this package."""
+    said, statuses, took = ended(case)
     message = "the disk of process 0 is full" if case == "alone" else f"process {case} cannot go on: no space left"
     assert all(message in text for text in said), said
-    assert all(process.returncode == 1 for process in running)
+    assert statuses == [1, 1]
+    assert took < 30  # six seconds on a free machine
+
+
+def test_a_killed_process_ends_the_one_that_waits_for_it_within_seconds() -> None:
+    said, statuses, took = ended("killed")
+    assert "another process of this run has ended" in said[0], said
+    assert statuses == [1, -signal.SIGKILL]
+    assert took < 30
