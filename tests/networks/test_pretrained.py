@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from endocil.errors import EndocilError
 from endocil.networks import build_backbone, trained_parts, weights
@@ -184,6 +185,38 @@ def test_every_backbone_can_be_frozen_as_a_whole(name: str) -> None:
     trust([name])
     assert trained_parts(build_backbone(name, seed=0, freeze=["all"])[0]) == ()
     assert trained_parts(build_backbone(name, seed=0)[0]) != ()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 2), (3, 3), (4, 4), (1, 4), (5, 5)])
+@pytest.mark.parametrize("kernel", [3, 5])
+def test_gradients_of_a_depthwise_convolution_on_small_maps_are_those_of_torch(
+    kernel: int, size: tuple[int, int]
+) -> None:
+    torch.manual_seed(0)
+    ours = SameConv2d(6, 6, kernel, groups=6)
+    x, error = torch.randn(2, 7, 6, *size)
+    of_x = x.clone(memory_format=torch.channels_last).requires_grad_()
+    out = ours(of_x)
+    out.backward(error)
+    inputs = x.double().requires_grad_(), ours.weight.detach().double().requires_grad_()
+    expected = functional.conv2d(*inputs, padding=kernel // 2, groups=6)
+    for mine, theirs in zip(
+        [out, of_x.grad, ours.weight.grad],
+        [expected, *torch.autograd.grad(expected, inputs, error.double())],
+        strict=True,
+    ):
+        assert mine is not None
+        torch.testing.assert_close(mine.double(), theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_a_frozen_depthwise_convolution_on_small_maps_passes_the_gradient_on() -> None:
+    torch.manual_seed(0)
+    conv = SameConv2d(6, 6, 5, groups=6).requires_grad_(False)
+    x = torch.randn(2, 6, 3, 3, requires_grad=True)
+    conv(x).square().sum().backward()
+    assert x.grad is not None
+    assert x.grad.abs().sum() > 0
+    assert conv.weight.grad is None
 
 
 def test_stages_of_efficientnet_lite_hold_every_parameter_once() -> None:
