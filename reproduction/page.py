@@ -7,7 +7,8 @@ from endocil.io.text_tables import Cell, Column, Table, listed
 from endocil.methods import method_title
 from endocil.reports.ledger_tables import ledger_table
 from reproduction.claims import FAILS, HOLDS, OPEN, Finding, claims, finding
-from reproduction.paper import Json, Place, paper
+from reproduction.ladder import buffers_text, ladder_text
+from reproduction.paper import Json, Place, buffer_of, paper
 from reproduction.tables import Places, classes_table, components_table, main_table, rank_lines, splits
 
 BESIDE_THE_PAPER = """\
@@ -42,6 +43,10 @@ def results_page(places: Sequence[Place]) -> str:
         "## The paper's claims",
         JUDGED,
         *_claims(places),
+        "## The ladder of scale",
+        ladder_text(places),
+        "## More exemplars",
+        buffers_text(places),
         *_tables(ours),
         "## The paper's figures",
         "They show no numbers to compare. `endocil figures RUN...` draws them from run folders, not from the ledger.",
@@ -212,17 +217,23 @@ def _what_was_run(places: Sequence[Place]) -> str:
 def _by_seeds(place: Place) -> str:
     """Which methods were run with how many seeds, and which of the paper's methods were not."""
     by_number: dict[int, list[str]] = {}
+    buffers = {label: {buffer_of(one.first) for one in place.methods if one.label == label} for label in _labels(place)}
     for one in place.methods:
-        by_number.setdefault(len(one.seeds), []).append(one.label)
+        with_buffer = f" ({buffer_of(one.first)} exemplars per class)" if len(buffers[one.label]) > 1 else ""
+        by_number.setdefault(len(one.seeds), []).append(one.label + with_buffer)
     parts = [
         f"{n} {'seed' if n == 1 else 'seeds'}: {', '.join(sorted(by_number[n], key=str.lower))}"
         for n in sorted(by_number)[::-1]
     ]
     rows = sorted({len(one.seeds) for one in place.ablation})
-    parts += [f"ablation rows: {' or '.join(map(str, rows))} seeds"] if rows else []
+    parts += [f"ablation rows: {' or '.join(map(str, rows))} {'seed' if rows == [1] else 'seeds'}"] if rows else []
     absent = paper()["methods"].keys() - {one.first.settings["method"]["name"] for one in place.methods}
     parts += [f"{NOT_RUN}: {', '.join(map(method_title, sorted(absent)))}"] if absent else []
     return f"- {place.name}: {'; '.join(parts)}."
+
+
+def _labels(place: Place) -> set[str]:
+    return {one.label for one in place.methods}
 
 
 def _run_row(place: Place) -> tuple[Cell, ...]:
