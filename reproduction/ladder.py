@@ -84,8 +84,7 @@ class Rung:
 
 
 def ladder_text(places: Sequence[Place]) -> str:
-    """A table for each data set with a row for each scale, and in words what happens from the smallest to the largest
-    scale from scratch."""
+    """A table for each data set with a row for each scale, and in words what happens to the order from scratch."""
     parts = []
     for title, rungs in _rungs(places).items():
         theirs = _paper_scores(_papers_data(rungs[0].place), BUFFER)
@@ -185,7 +184,7 @@ def _correlations(n: int) -> np.ndarray:
 
 
 def _movement(rungs: Sequence[Rung], theirs: Mapping[str, float]) -> str:
-    """What happens to the order from the smallest to the largest scale; empty where there are not two."""
+    """What happens from the smallest to the largest scale that has enough methods; empty where there are not two."""
     known = [(rung, rho) for rung in rungs if (rho := rung.correlation(theirs)) is not None]
     if len(known) < 2:
         return ""
@@ -207,7 +206,7 @@ def _movement(rungs: Sequence[Rung], theirs: Mapping[str, float]) -> str:
         least = min(abs(r) for r in _correlations(n) if chance(r, n) < 1 - LEVEL)
         beyond = f", but with {n} methods only one of {least:.2f} or more can be told from chance"
     order = f"the order of {listed(sorted(last.methods, key=str.lower))} {way}"
-    return f"From the smallest to the largest scale {order} (rank correlation {scales}){beyond}.\n\n"
+    return f"From scratch, as the scale grows, {order} (rank correlation {scales}){beyond}.\n\n"
 
 
 def _papers_data(place: Place) -> str | None:

@@ -164,13 +164,18 @@ def _verdicts(claim: Json, places: Sequence[Place], usual: str) -> tuple[str, st
     verdicts = [f"{_headed(place.data, place)}: {_with_seeds(finding(claim, place))}" for place in here]
     absent = len(set(claim["data"]) - {place.data for place in here})
     verdicts += [NOT_RUN if not here else f"{absent} {NOT_RUN}"] if absent else []
-    others: dict[str, list[str]] = {}
+    others: dict[str, dict[str, list[str]]] = {usual: {}}
     for place in _elsewhere(claim, places):
         result = finding(claim, place)
         seeds = f", {result.seeds}" if result.seeds else ""
-        others.setdefault(result.verdict, []).append(f"{place.named_beside(usual)}{seeds}")
-    by_verdict = [f"{verdict[:1].upper()}{verdict[1:]}: {'; '.join(names)}" for verdict, names in others.items()]
-    return "; ".join(verdicts), ". ".join(by_verdict) or NOT_RUN
+        by_verdict = others.setdefault(place.budget, {})
+        by_verdict.setdefault(result.verdict, []).append(f"{place.named_beside(place.budget)}{seeds}")
+    told = []  # each scale once: some have long names
+    for scale, by_verdict in others.items():
+        texts = [f"{verdict[:1].upper()}{verdict[1:]}: {'; '.join(names)}" for verdict, names in by_verdict.items()]
+        named = f"At {scale}: " if scale != usual else ""
+        told += [named + ". ".join(texts)] if texts else []
+    return "; ".join(verdicts), ". ".join(told) or NOT_RUN
 
 
 def _with_seeds(result: Finding) -> str:

@@ -380,6 +380,9 @@ def test_a_claim_on_a_data_set_is_judged_there_at_another_scale_with_scale_and_s
     assert row.endswith("| Undecided: Hyper-Kvasir, 2 seeds |")
     assert "At another scale, 64 px, width 64, 100 epochs per task where no other is named" in text
     assert "- **Undecided** wherever they were run: 1, 4 and 6.\n" in text
+    large = [*seeds_of("dgr", 72.0, 74.0, data__size=96), *seeds_of("endocil", 70.0, 71.0, data__size=96)]
+    [row] = [line for line in claims_text(places_of([*small, *large])).splitlines() if line.startswith("| 4 |")]
+    assert "Undecided: Hyper-Kvasir, 2 seeds. At 96 px, width 64, 100 epochs per task: Undecided: Hyper-K" in row
     assert "- **Holds**: none.\n" in text
 
 
