@@ -233,7 +233,10 @@ def _by_seeds(place: Place) -> str:
     rows = sorted({len(one.seeds) for one in place.ablation})
     parts += [f"ablation rows: {' or '.join(map(str, rows))} {'seed' if rows == [1] else 'seeds'}"] if rows else []
     absent = paper()["methods"].keys() - {one.first.settings["method"]["name"] for one in place.methods}
-    parts += [f"{NOT_RUN}: {', '.join(map(method_title, sorted(absent)))}"] if absent else []
+    if len(absent) == len(paper()["methods"]):
+        parts.append("none of the paper's methods")
+    elif absent:
+        parts.append(f"{NOT_RUN}: {', '.join(map(method_title, sorted(absent)))}")
     return f"- {place.name}: {'; '.join(parts)}."
 
 

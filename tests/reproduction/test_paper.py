@@ -340,6 +340,8 @@ def test_methods_are_told_by_their_seeds_and_those_that_were_not_run() -> None:
     [line] = [line for line in text.splitlines() if line.startswith("- Hyper-Kvasir: 2 seeds")]
     assert line.startswith("- Hyper-Kvasir: 2 seeds: iCaRL; 1 seed: WA; not run: BiC, DER,")
     assert "Run: 2 of 31 rows; of their numbers " in text
+    others = results_page(places_of(seeds_of("simplecil", 50.0)))
+    assert "- Hyper-Kvasir: 1 seed: SimpleCIL; none of the paper's methods." in others
 
 
 def test_data_of_ones_own_is_told_with_all_that_differs() -> None:
