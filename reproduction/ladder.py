@@ -32,7 +32,8 @@ OWN, BASE = method_title(OWN_METHOD), method_title(BASELINE)
 PAPER = "The paper"
 METRICS = ("acc_last", "acc_avg")  # of the table of buffers
 NOTE = (
-    f"Acc_last in percent, mean over the seeds. {MARK} stands between neighbours whose difference is not significant "
+    "Methods with exemplars; Acc_last in percent, mean over the seeds. "
+    f"{MARK} stands between neighbours whose difference is not significant "
     "(paired t test over the seeds that both have; one seed shows nothing). The rank correlation is Spearman's, of a "
     "row's means with the paper's numbers; p is the probability of one as far from 0 by chance. It takes the means as "
     "exact, and the paper's order is that of single runs.\n"
@@ -41,7 +42,8 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Rung:
-    """The paper's methods on one data set at one scale, by title."""
+    """The paper's methods with a memory on one data set at one scale, by title. Those without one end far below the
+    others everywhere, so that with them any two orders would be alike."""
 
     place: Place
     methods: Mapping[str, Entries]
@@ -96,7 +98,7 @@ def ladder_text(places: Sequence[Place]) -> str:
             Column("order", "Order by Acc_last"),
             Column("gap", f"{OWN} minus {BASE}", True),
             Column("rho", "Rank correlation with the paper", True),
-            Column("all", "The same over all methods run", True),
+            Column("all", "The same over all methods with exemplars", True),
         )
         rows = [_row(rung, shared, theirs) for rung in rungs]
         rows.append(_papers_row(rungs[0].place, {name: value for name, value in theirs.items() if name in shared}))
@@ -110,7 +112,7 @@ def _rungs(places: Sequence[Place]) -> dict[str, list[Rung]]:
     found: dict[str, list[Rung]] = {}
     for place in places:
         if _is_step(place):
-            titles = {method_title(row.method): row.method for row in main_rows() if row.method != "joint"}
+            titles = {method_title(row.method): row.method for row in main_rows() if row.buffer == BUFFER}
             own = {title: one for title, name in titles.items() if (one := place.method(name, BUFFER))}
             if len(own) > 1:
                 found.setdefault(split_title(place.first.settings), []).append(Rung(place, own))
@@ -215,8 +217,8 @@ def _papers_data(place: Place) -> str | None:
 
 
 def _paper_scores(data: str | None, buffer: int, metric: str = "acc_last") -> dict[str, float]:
-    """Of the paper's methods that learn task by task, by title."""
-    rows = [row for row in main_rows() if row.data == data and row.buffer in (buffer, None) and row.method != "joint"]
+    """Of the paper's methods with a memory, by title."""
+    rows = [row for row in main_rows() if row.data == data and row.buffer == buffer]
     return {method_title(row.method): value for row in rows if (value := row.values[metric]) is not None}
 
 

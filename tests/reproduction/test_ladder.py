@@ -42,6 +42,7 @@ def test_each_scale_has_its_own_order_and_its_rank_correlation_with_the_paper() 
     turned = {name: 100 - value for name, value in like_the_paper.items()}
     entries = [*_runs(turned, **SMALL), *_runs(like_the_paper, **LARGE), *_runs(turned, **TUNED)]
     entries += seeds_of("wa", 1.0, 1.1, **SMALL)  # of the smallest scale alone
+    entries += _runs({"finetune": 1.0, "lwf": 2.0, "ewc": 3.0, "joint": 90.0}, **SMALL)  # without a memory
     text = ladder_text(places_of(entries))
     rows = _rows(text)
     small = rows["Trained from scratch: 64 px, width 16, 100 epochs per task"]
