@@ -8,6 +8,7 @@ from endocil.io.files import write_atomically
 from endocil.reports.ledger import insert_texts, read_ledger, uses_method_defaults
 from endocil.runs.records import completed
 from endocil.settings.settings import load_settings
+from reproduction.ladder import buffers_text, ladder_text
 from reproduction.page import claims_text, results_page, verdicts_text
 from reproduction.paper import Place, paper, places
 
@@ -26,9 +27,14 @@ def page(ledger: Path) -> str:
 
 
 def texts(ledger: Path) -> dict[str, str]:
-    """What documents say of the paper's claims, by the name in their markers."""
+    """What documents say of the paper's claims, scale and buffers, by the name in their markers."""
     found = ledger_places(ledger)
-    return {"verdicts": verdicts_text(found), "claims": claims_text(found)}
+    return {
+        "verdicts": verdicts_text(found),
+        "claims": claims_text(found),
+        "ladder": ladder_text(found),
+        "buffers": buffers_text(found),
+    }
 
 
 def main() -> None:

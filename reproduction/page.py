@@ -7,7 +7,8 @@ from endocil.io.text_tables import Cell, Column, Table, listed
 from endocil.methods import method_title
 from endocil.reports.ledger_tables import ledger_table
 from reproduction.claims import FAILS, HOLDS, OPEN, Finding, claims, finding
-from reproduction.paper import Json, Place, paper
+from reproduction.ladder import buffers_text, ladder_text
+from reproduction.paper import Json, Place, buffer_of, paper
 from reproduction.tables import Places, classes_table, components_table, main_table, rank_lines, splits
 
 BESIDE_THE_PAPER = """\
@@ -42,6 +43,10 @@ def results_page(places: Sequence[Place]) -> str:
         "## The paper's claims",
         JUDGED,
         *_claims(places),
+        "## The ladder of scale",
+        ladder_text(places),
+        "## More exemplars",
+        buffers_text(places),
         *_tables(ours),
         "## The paper's figures",
         "They show no numbers to compare. `endocil figures RUN...` draws them from run folders, not from the ledger.",
@@ -159,13 +164,18 @@ def _verdicts(claim: Json, places: Sequence[Place], usual: str) -> tuple[str, st
     verdicts = [f"{_headed(place.data, place)}: {_with_seeds(finding(claim, place))}" for place in here]
     absent = len(set(claim["data"]) - {place.data for place in here})
     verdicts += [NOT_RUN if not here else f"{absent} {NOT_RUN}"] if absent else []
-    others: dict[str, list[str]] = {}
+    others: dict[str, dict[str, list[str]]] = {usual: {}}
     for place in _elsewhere(claim, places):
         result = finding(claim, place)
         seeds = f", {result.seeds}" if result.seeds else ""
-        others.setdefault(result.verdict, []).append(f"{place.named_beside(usual)}{seeds}")
-    by_verdict = [f"{verdict[:1].upper()}{verdict[1:]}: {'; '.join(names)}" for verdict, names in others.items()]
-    return "; ".join(verdicts), ". ".join(by_verdict) or NOT_RUN
+        by_verdict = others.setdefault(place.budget, {})
+        by_verdict.setdefault(result.verdict, []).append(f"{place.named_beside(place.budget)}{seeds}")
+    told = []  # each scale once: some have long names
+    for scale, by_verdict in others.items():
+        texts = [f"{verdict[:1].upper()}{verdict[1:]}: {'; '.join(names)}" for verdict, names in by_verdict.items()]
+        named = f"At {scale}: " if scale != usual else ""
+        told += [named + ". ".join(texts)] if texts else []
+    return "; ".join(verdicts), ". ".join(told) or NOT_RUN
 
 
 def _with_seeds(result: Finding) -> str:
@@ -212,17 +222,26 @@ def _what_was_run(places: Sequence[Place]) -> str:
 def _by_seeds(place: Place) -> str:
     """Which methods were run with how many seeds, and which of the paper's methods were not."""
     by_number: dict[int, list[str]] = {}
+    buffers = {label: {buffer_of(one.first) for one in place.methods if one.label == label} for label in _labels(place)}
     for one in place.methods:
-        by_number.setdefault(len(one.seeds), []).append(one.label)
+        with_buffer = f" ({buffer_of(one.first)} exemplars per class)" if len(buffers[one.label]) > 1 else ""
+        by_number.setdefault(len(one.seeds), []).append(one.label + with_buffer)
     parts = [
         f"{n} {'seed' if n == 1 else 'seeds'}: {', '.join(sorted(by_number[n], key=str.lower))}"
         for n in sorted(by_number)[::-1]
     ]
     rows = sorted({len(one.seeds) for one in place.ablation})
-    parts += [f"ablation rows: {' or '.join(map(str, rows))} seeds"] if rows else []
+    parts += [f"ablation rows: {' or '.join(map(str, rows))} {'seed' if rows == [1] else 'seeds'}"] if rows else []
     absent = paper()["methods"].keys() - {one.first.settings["method"]["name"] for one in place.methods}
-    parts += [f"{NOT_RUN}: {', '.join(map(method_title, sorted(absent)))}"] if absent else []
+    if len(absent) == len(paper()["methods"]):
+        parts.append("none of the paper's methods")
+    elif absent:
+        parts.append(f"{NOT_RUN}: {', '.join(map(method_title, sorted(absent)))}")
     return f"- {place.name}: {'; '.join(parts)}."
+
+
+def _labels(place: Place) -> set[str]:
+    return {one.label for one in place.methods}
 
 
 def _run_row(place: Place) -> tuple[Cell, ...]:

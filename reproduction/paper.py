@@ -102,31 +102,23 @@ class Place:
     def method(self, name: str, buffer: int | None) -> Entries | None:
         """The experiment of a method with its default options; without a memory the buffer does not matter."""
         own = [one for one in self.methods if one.label == method_title(name)]
-        return next((one for one in own if _buffer(one.first) in (buffer, None)), None)
+        return next((one for one in own if buffer_of(one.first) in (buffer, None)), None)
 
     def rivals(self, name: str, buffer: int | None) -> list[Entries]:
         """Every other of the paper's methods that learns task by task."""
         others = {method_title(other) for other in paper()["methods"].keys() - {name}}
         rivals = [one for one in self.methods if is_incremental(one.first.metrics) and one.label in others]
-        return [one for one in rivals if _buffer(one.first) in (buffer, None)]
+        return [one for one in rivals if buffer_of(one.first) in (buffer, None)]
 
     def components(self, on: Ticks, buffer: int) -> Entries | None:
-        return next((one for one in self.ablation if ticks(one) == on and _buffer(one.first) == buffer), None)
+        return next((one for one in self.ablation if ticks(one) == on and buffer_of(one.first) == buffer), None)
 
     def described(self) -> str:
-        """14 classes in 5 tasks, 942 test images of 64 px, width 16, 30 epochs"""
+        """14 classes in 5 tasks, 942 test images of 64 px, width 16, 30 epochs per task"""
         metrics = self.first.metrics
         return (
             f"{len(metrics['classes'])} classes in {len(self._sizes())} tasks, {metrics['test_images'][-1]:,} test "
-            f"images of {self.scale()}"
-        )
-
-    def scale(self) -> str:
-        """64 px, width 16, 30 epochs"""
-        settings = flatten(self.first.settings)
-        return (
-            f"{settings.get('data.size')} px, width {settings.get('network.width')}, "
-            f"{settings.get('train.epochs')} epochs"
+            f"images of {self.budget}"
         )
 
     def _sizes(self) -> Sequence[int]:
@@ -137,7 +129,7 @@ def in_brackets(texts: Sequence[str]) -> str:
     return f" ({', '.join(texts)})" if texts else ""
 
 
-def _buffer(entry: Entry) -> Any:
+def buffer_of(entry: Entry) -> Any:
     """Exemplars per class; None without a memory, 0 where the memory has a size in all, as the paper's has not."""
     return entry.settings.get("memory", {}).get("per_class", 0) if entry.exemplars else None
 

@@ -15,7 +15,7 @@ from endocil.methods import BASELINE, COMPARED, OWN_METHOD
 from endocil.metrics.statistics import paired_t_p
 from endocil.reports.figures.ledger_plot import rank_figure, write_rank_plot
 from endocil.reports.ledger import Entry
-from endocil.reports.ledger_tables import leaks_table
+from endocil.reports.ledger_tables import leaks_table, ledger_table, shared_budget
 from endocil.reports.ledger_texts import alignment_text, overview, summary
 from endocil.reports.ranks_over_data import ranked, ranks_over_data, ranks_text
 from endocil.reports.side_by_side import comparisons, side_by_side_text, variants_table
@@ -157,13 +157,75 @@ def test_the_overview_names_the_highest_and_what_frozen_features_add() -> None:
     scratch, own, features = overview(entries).splitlines()
     assert "after the last task EndoCIL is highest on mine (70.5 %)." in scratch
     assert own.startswith(
-        "- Of the paper's 12 methods EndoCIL is highest, or within noise of the highest, on 1 of the 1"
+        "- Of the paper's 12 methods EndoCIL is highest on mine (70.5 %). EndoCIL is highest, or within noise of the "
+        "highest, on 1 of the 1"
     )
-    assert "10.0 to 10.0 points above iCaRL (significant on 1 of 1)" in own
+    assert own.endswith("; on average EndoCIL ends 10.0 points above iCaRL (significant on 1 of 1).")
     assert "Analytic ends at 80.0 % on mine (70.5 % from scratch)" in features
     ours = overview([*entries, *_seeds("multistage_fsa", 75.0, 76.0)]).splitlines()
     assert "after the last task MultiStage-FSA is highest on mine (75.5 %)." in ours[0]
     assert ours[1] == own  # it is none of the paper's
+
+
+FINE_TUNED = {
+    "data__size": 96,
+    "network__width": None,
+    "network__weights": "imagenet",
+    "network__backbone": "efficientnet-lite0",
+    "network__freeze": ["stem", "stage1", "stage2"],
+    "train__epochs": 10,
+    "train__later_factor": 0.1,
+}
+BUDGET = (
+    "96 px, fine-tuned efficientnet-lite0 (imagenet), stem to stage2 frozen, 10 epochs per task, later tasks at 0.1 of "
+    "the learning rate"
+)
+
+
+def test_a_fine_tuned_network_is_named_wherever_its_scale_is_and_kept_from_runs_from_scratch() -> None:
+    scratch = [e for i, name in enumerate(COMPARED) for e in _seeds(name, 40.0 + i, 41.0 + i)]
+    tuned = [*_seeds("bic", 80.0, 82.0, **FINE_TUNED), *_seeds("endocil", 70.0, 72.0, **FINE_TUNED)]
+    tuned += _seeds("icarl", 60.0, 61.5, **FINE_TUNED)
+    frozen = [e for m in ("analytic", "multistage") for e in _seeds(m, 60.0, 61.0, **FROZEN)]
+    assert shared_budget(tuned[0].settings) == BUDGET
+    text = side_by_side_text(comparisons([*frozen, *tuned, *scratch]))
+    headings = [line for line in text.splitlines() if line.startswith("**")]
+    assert headings == [
+        "**Trained from scratch: 64 px, width 16, 30 epochs per task, 30 exemplars per class (2 seeds)**",
+        f"**Fine-tuned: {BUDGET}, 30 exemplars per class (2 seeds)**",
+        "**Frozen ImageNet features: 64 px, frozen efficientnet-lite0 (imagenet), 30 exemplars per class (2 seeds)**",
+    ]
+    told = overview([*tuned, *scratch]).splitlines()
+    assert [line.partition("(")[0] for line in told] == [
+        "- **Trained from scratch** ",
+        "- Of the paper's 12 methods EndoCIL is highest on mine ",
+        "- **Fine-tuned** ",
+    ]
+    assert told[2].endswith(
+        f"({BUDGET}, 30 exemplars per class): of the methods run (BiC, EndoCIL and iCaRL) BiC is highest on mine "
+        "(81.0 %; 51.5 % from scratch); on average EndoCIL ends 10.2 points above iCaRL (significant on 1 of 1)."
+    )
+    alone = overview(tuned)
+    assert alone == "No data set has all methods yet.\n"  # nothing from scratch, so nothing is said to be
+
+
+def test_runs_from_scratch_are_told_as_such_where_more_was_fine_tuned() -> None:
+    scratch = [e for i, name in enumerate(COMPARED) for e in _seeds(name, 40.0 + i, 41.0 + i)]
+    tuned = [e for name in (*COMPARED, "joint") for e in _seeds(name, 80.0, 82.0, **FINE_TUNED)]
+    assert comparisons([*tuned, *scratch])[0].kind == "Fine-tuned"
+    assert overview([*tuned, *scratch]).startswith("- **Trained from scratch** (64 px, width 16, 30 epochs per task")
+
+
+def test_another_stem_or_rate_of_later_tasks_is_named_in_the_scale_and_the_usual_one_is_not() -> None:
+    [usual] = _seeds("bic", 60.0, network__stem="7x7", train__later_factor=1.0)
+    [other] = _seeds("bic", 60.0, network__stem="3x3-pool", train__later_factor=0.5)
+    assert shared_budget(usual.settings) == "64 px, width 16, 30 epochs per task"
+    assert shared_budget(other.settings) == (
+        "64 px, width 16, stem 3x3-pool, 30 epochs per task, later tasks at 0.5 of the learning rate"
+    )
+    table = ledger_table([usual, other])
+    assert [row[0] for row in table.rows] == ["BiC", "BiC"]  # the sections tell them apart
+    assert len(set(table.sections)) == 2
 
 
 def test_the_overview_says_what_the_training_part_has_seen_of_the_test_images() -> None:

@@ -1,26 +1,20 @@
 """The paper beside a made-up ledger: what is compared, what is kept apart, and how each claim is judged."""
 
-import copy
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from paper_runs import CLASSES, PRESETS, places_of, run_of, seeds_of
 from scipy import stats
 
 from endocil.metrics.metrics import TABLE_METRICS
 from endocil.reports.ledger import Entry, insert_texts
-from endocil.runs.records import completed
-from endocil.settings.settings import load_settings
 from reproduction.__main__ import page, texts
 from reproduction.claims import METRIC_TITLES, claims, finding, t_quantile
 from reproduction.page import claims_text, results_page, verdicts_text
-from reproduction.paper import Place, ablation_rows, main_rows, paper, places
+from reproduction.paper import Place, ablation_rows, main_rows, paper
 from reproduction.tables import judged
 
-SIZES = [4, 3, 3, 3, 3]
-CLASSES = paper()["per_class"]["classes"]
-PRESETS = {data: completed(load_settings(data)) for data in paper()["data"]}
 # What the paper tells of its runs.
 SCALE: dict[str, dict[str, Any]] = {
     "data": {"size": 256},
@@ -37,44 +31,10 @@ SCALE: dict[str, dict[str, Any]] = {
         "weight_decay": 0.0002,
     },
 }
-NOTHING_ELSE = "odd"  # an option that a method as it comes has not
-
-
-def _entry(method: str, seed: int, last: float, **changes: Any) -> Entry:
-    """An invented run on Hyper-Kvasir with the paper's settings; `last` is its Acc_last, other metrics follow."""
-    preset = PRESETS["hyper-kvasir"]
-    settings: dict[str, Any] = {"seed": seed, "method": {"name": method}}
-    settings |= {name: dict(preset[name]) for name in ("data", "scenario", "network", "train")}
-    del settings["data"]["root"]
-    settings["memory"] = {"per_class": 30, "select": changes.pop("select", "mean")}
-    for key, value in changes.items():
-        section, _, name = key.partition("__")
-        settings[section][name] = value
-    values = dict.fromkeys(TABLE_METRICS, last) | {"af": 100 - last, "balanced_last": last}
-    acc = [last + 8, last + 6, last + 4, last + 2, last]
-    metrics = {
-        "softmax": {**values, "acc": acc, "per_class": {name: {"recall": last} for name, _ in CLASSES}},
-        "classes": [str(i) for i in range(16)],
-        "task_sizes": SIZES,
-        "test_images": [0, 0, 0, 0, 2103],
-    }
-    file = Path(f"{method}-{seed}-{sorted(changes.items())}-{settings['memory']}.json")
-    return Entry(file, settings, metrics, 0 if method == "finetune" else 480)
-
-
-def _places(entries: Sequence[Entry]) -> list[Place]:
-    def plain(settings: Any) -> bool:
-        return not {"loss", "gradients", NOTHING_ELSE} & settings["method"].keys()
-
-    return places(entries, plain, lambda settings: "loss" in settings["method"], PRESETS)
-
-
-def _seeds(method: str, *values: float, **changes: Any) -> list[Entry]:
-    return [_entry(method, seed, value, **copy.deepcopy(changes)) for seed, value in enumerate(values)]
 
 
 def _components(mdbr: bool, prcbl: bool, cfg: bool, *values: float) -> list[Entry]:
-    return _seeds(
+    return seeds_of(
         "endocil",
         *values,
         select="mmd" if mdbr else "mean",
@@ -133,8 +93,8 @@ def test_a_difference_is_judged_by_one_more_run_on_other_images() -> None:
 
 
 def test_runs_at_the_papers_scale_stand_beside_its_numbers_and_others_apart() -> None:
-    small = _seeds("icarl", 50.0, 51.0, data__size=64)
-    text = results_page(_places([*_seeds("icarl", 73.0, 74.0), *_seeds("wa", 60.0), *small]))
+    small = seeds_of("icarl", 50.0, 51.0, data__size=64)
+    text = results_page(places_of([*seeds_of("icarl", 73.0, 74.0), *seeds_of("wa", 60.0), *small]))
     lines = text.splitlines()
     [row] = [line for line in lines if line.startswith("| 30 | iCaRL | 2 |")]
     assert "| 73.66; 73.50 ± 0.71 (-0.16, within noise) |" in row
@@ -151,11 +111,11 @@ def test_runs_at_the_papers_scale_stand_beside_its_numbers_and_others_apart() ->
 
 
 def test_another_split_and_other_tasks_are_another_scale() -> None:
-    [place] = _places(_seeds("icarl", 70.0, scenario__split_by="group"))
+    [place] = places_of(seeds_of("icarl", 70.0, scenario__split_by="group"))
     assert place.deviations == ("scenario.split_by group instead of image",)
-    entry = _entry("icarl", 0, 70.0)
+    entry = run_of("icarl", 0, 70.0)
     other = Entry(entry.file, entry.settings, {**entry.metrics, "task_sizes": [8, 8], "test_images": [9, 99]}, 1)
-    assert _places([other])[0].deviations == (
+    assert places_of([other])[0].deviations == (
         "tasks of 8, 8 classes instead of 4, 3, 3, 3, 3",
         "99 test images instead of 2,103",
     )
@@ -184,7 +144,7 @@ def test_the_presets_are_what_the_paper_tells() -> None:
     ],
 )
 def test_a_run_that_may_give_another_result_is_not_at_the_papers_scale(change: Any, told: str) -> None:
-    [place] = _places(_seeds("icarl", 70.0, **change))
+    [place] = places_of(seeds_of("icarl", 70.0, **change))
     assert place.deviations == (told,)
 
 
@@ -200,18 +160,18 @@ def test_a_run_that_may_give_another_result_is_not_at_the_papers_scale(change: A
     ],
 )
 def test_what_the_paper_does_not_tell_or_changes_no_result_may_differ(change: Any) -> None:
-    [place] = _places(_seeds("icarl", 70.0, **change))
+    [place] = places_of(seeds_of("icarl", 70.0, **change))
     assert place.deviations == ()
 
 
 def test_two_splits_at_the_papers_scale_are_both_shown() -> None:
     ledger = [
-        *_seeds("icarl", 73.0, 74.0),
-        *_seeds("wa", 60.0, 61.0),
-        *_seeds("icarl", 50.0, 51.0, scenario__split_seed=7),
-        *_seeds("endocil", 90.0, 91.0, scenario__split_seed=7),
+        *seeds_of("icarl", 73.0, 74.0),
+        *seeds_of("wa", 60.0, 61.0),
+        *seeds_of("icarl", 50.0, 51.0, scenario__split_seed=7),
+        *seeds_of("endocil", 90.0, 91.0, scenario__split_seed=7),
     ]
-    found = _places(ledger)
+    found = places_of(ledger)
     assert [place.suffix for place in found] == [" (scenario.split_seed=1993)", " (scenario.split_seed=7)"]
     text = results_page(found)
     assert "1 of the paper's 4 data sets was run at its scale." in text
@@ -228,8 +188,8 @@ def _kvasir_capsule(*known: tuple[str, float], rest: float | None) -> Place:
     """EndoCIL at 70 over three seeds, the named methods as given, the paper's other methods at `rest`."""
     others = {row.method for row in main_rows() if row.buffer in (30, None)} - {"endocil", "joint"}
     values = ({} if rest is None else dict.fromkeys(sorted(others), rest)) | dict(known)
-    entries = [e for name, value in values.items() for e in _seeds(name, value, value + 1, value + 2.1)]
-    [place] = _places([*entries, *_seeds("endocil", 70.0, 71.1, 72.0)])
+    entries = [e for name, value in values.items() for e in seeds_of(name, value, value + 1, value + 2.1)]
+    [place] = places_of([*entries, *seeds_of("endocil", 70.0, 71.1, 72.0)])
     return place
 
 
@@ -249,12 +209,12 @@ def test_being_below_some_needs_one_clear_rival_for_each_task() -> None:
 
 def test_the_best_of_many_rivals_needs_a_wider_interval() -> None:
     claim = {**_claim("EndoCIL is below some methods"), "data": ["hyper-kvasir"]}
-    own = _seeds("endocil", 70.0, 71.0, 72.0)
+    own = seeds_of("endocil", 70.0, 71.0, 72.0)
     # Differences 1.3, 2.0, 2.7: mean 2.0, half of the t interval at 95 %: 4.303 * 0.7 / sqrt(3) = 1.7
     near = [71.3, 73.0, 74.7]
-    [alone] = _places([*own, *_seeds("dgr", *near)])
+    [alone] = places_of([*own, *seeds_of("dgr", *near)])
     assert finding(claim, alone).verdict == "holds"
-    [among] = _places([*own, *_seeds("dgr", *near), *_seeds("wa", 50.0, 51.3, 52.0)])
+    [among] = places_of([*own, *seeds_of("dgr", *near), *seeds_of("wa", 50.0, 51.3, 52.0)])
     told = finding(claim, among)
     half = stats.t.ppf(1 - 0.05 / 4, 2) * stats.tstd([1.3, 2.0, 2.7]) / 3**0.5
     assert told.verdict == "undecided"
@@ -265,7 +225,7 @@ def test_the_best_of_many_rivals_needs_a_wider_interval() -> None:
 def test_every_metric_of_a_claim_has_a_name() -> None:
     assert all(METRIC_TITLES[name] for claim in claims() for name in claim.get("metrics", ()))
     ledger = [*_components(False, False, False, 60.0, 61.0), *_components(False, True, False, 66.0, 68.0)]
-    told = finding(_claim("raises the mean of the classes' accuracies"), _places(ledger)[0])
+    told = finding(_claim("raises the mean of the classes' accuracies"), places_of(ledger)[0])
     assert told.reason.startswith("Balanced accuracy after the last task, PRCBL against none +6.5")
 
 
@@ -273,31 +233,31 @@ def test_a_lead_holds_fails_or_stays_open() -> None:
     claim = {**_claim("On Kvasir-Capsule EndoCIL is the best"), "data": ["hyper-kvasir"]}
     rest = [row.method for row in main_rows() if row.buffer == 30 and row.data == "hyper-kvasir"]
     rest = [*rest, "finetune", "ewc", "lwf"]
-    others = [e for method in rest if method != "endocil" for e in _seeds(method, 60.0, 61.0, 62.0)]
-    [place] = _places([*others, *_seeds("endocil", 70.0, 71.1, 72.0)])
+    others = [e for method in rest if method != "endocil" for e in seeds_of(method, 60.0, 61.0, 62.0)]
+    [place] = places_of([*others, *seeds_of("endocil", 70.0, 71.1, 72.0)])
     assert finding(claim, place).verdict == "holds"
-    [place] = _places([*others, *_seeds("endocil", 61.0, 60.0, 62.5)])
+    [place] = places_of([*others, *seeds_of("endocil", 61.0, 60.0, 62.5)])
     assert finding(claim, place).verdict == "undecided"
-    [place] = _places([*others, *_seeds("endocil", 50.0, 51.1, 52.0)])
+    [place] = places_of([*others, *seeds_of("endocil", 50.0, 51.1, 52.0)])
     told = finding(claim, place)
     assert told.verdict == "does not hold"
     assert "clearly not in 11" in told.reason
-    [place] = _places([*_seeds("icarl", 60.0, 61.0), *_seeds("endocil", 70.0, 71.1)])
+    [place] = places_of([*seeds_of("icarl", 60.0, 61.0), *seeds_of("endocil", 70.0, 71.1)])
     assert finding(claim, place).verdict == "undecided"
     assert "not run: BiC" in finding(claim, place).reason
-    [place] = _places(_seeds("icarl", 60.0))
+    [place] = places_of(seeds_of("icarl", 60.0))
     assert not finding(claim, place).run
 
 
 def test_one_seed_says_nothing_and_only_shared_seeds_are_compared() -> None:
     claim = _claim("DGR is slightly ahead of EndoCIL after the first task")
-    [place] = _places([*_seeds("dgr", 90.0), *_seeds("endocil", 50.0)])
+    [place] = places_of([*seeds_of("dgr", 90.0), *seeds_of("endocil", 50.0)])
     told = finding(claim, place)
     assert (told.verdict, told.reason) == ("undecided", "after task 1 +40.0 (one seed)")
     # Differences 2.0 and 3.0: mean 2.5, t interval 12.706 * 0.7071 / sqrt(2) = 6.353
-    [place] = _places([*_seeds("dgr", 72.0, 74.0, 99.0), *_seeds("endocil", 70.0, 71.0)])
+    [place] = places_of([*seeds_of("dgr", 72.0, 74.0, 99.0), *seeds_of("endocil", 70.0, 71.0)])
     assert finding(claim, place).reason == "after task 1 +2.5 (± 6.4 over 2 seeds)"
-    [place] = _places([_entry("dgr", 0, 70.0), _entry("endocil", 1, 60.0)])
+    [place] = places_of([run_of("dgr", 0, 70.0), run_of("endocil", 1, 60.0)])
     assert finding(claim, place).reason == "no seed is shared"
 
 
@@ -309,7 +269,7 @@ def test_the_components_claims_follow_from_the_ablation() -> None:
         *_components(True, False, False, 60.1, 61.0, 61.9),
         *_components(False, True, True, 60.0, 61.1, 62.0),
     ]
-    [place] = _places(ledger)
+    [place] = places_of(ledger)
     assert finding(_claim("CFG alone"), place).verdict == "holds"
     assert finding(_claim("CFG together with PRCBL"), place).verdict == "does not hold"
     assert finding(_claim("PRCBL is the component"), place).verdict == "holds"
@@ -333,11 +293,11 @@ def test_our_ranks_need_two_data_sets() -> None:
     facts = paper()["data"]["gastrovision"]
     entries = []
     for method, value in (("icarl", 60.0), ("wa", 50.0)):
-        entries.append(_entry(method, 0, value))
-        other = _entry(method, 0, value + 1, data__name="gastrovision")
+        entries.append(run_of(method, 0, value))
+        other = run_of(method, 0, value + 1, data__name="gastrovision")
         metrics = {**other.metrics, "test_images": [0, 0, 0, 0, facts["test_images"]]}
         entries.append(Entry(other.file, other.settings, metrics, 480))
-    text = results_page(_places(entries))
+    text = results_page(places_of(entries))
     assert "- Ours, 30 per class, 2 data sets: iCaRL 1.00, WA 2.00. Friedman 2.0" in text
 
 
@@ -352,7 +312,7 @@ def test_every_number_of_the_papers_per_class_table_is_a_whole_number_of_images(
 
 def test_classes_stand_beside_those_of_the_paper() -> None:
     ledger = [*_components(False, False, False, 60.0, 61.0), *_components(False, True, False, 66.0, 68.0)]
-    text = results_page(_places(ledger))
+    text = results_page(places_of(ledger))
     assert "| Class | Test images | CE, our seeds: 2 | PRCBL, our seeds: 2 |" in text
     # impacted-stool: 27 test images, so that half the interval of the images alone is 1.96 * 100 * sqrt(2 / 4 / 27)
     assert (
@@ -367,7 +327,7 @@ def test_the_page_says_first_what_may_be_believed() -> None:
     nothing = results_page([])
     assert "Nothing was run at the paper's scale on any of its 4 data sets" in nothing
     ledger = [*_components(False, False, False, 60.0, 61.0, 62.0), *_components(False, False, True, 58.0, 59.1, 60.0)]
-    text = results_page(_places(ledger))
+    text = results_page(places_of(ledger))
     assert "1 of the paper's 4 data sets was run at its scale." in text
     short = text[: text.index("## What was run")]
     assert "| CFG alone, with cross-entropy, lowers Acc_last. | Hyper-Kvasir: holds (3 seeds) | not run |" in short
@@ -376,20 +336,22 @@ def test_the_page_says_first_what_may_be_believed() -> None:
 
 
 def test_methods_are_told_by_their_seeds_and_those_that_were_not_run() -> None:
-    text = results_page(_places([*_seeds("icarl", 73.0, 74.0), *_seeds("wa", 60.0)]))
+    text = results_page(places_of([*seeds_of("icarl", 73.0, 74.0), *seeds_of("wa", 60.0)]))
     [line] = [line for line in text.splitlines() if line.startswith("- Hyper-Kvasir: 2 seeds")]
     assert line.startswith("- Hyper-Kvasir: 2 seeds: iCaRL; 1 seed: WA; not run: BiC, DER,")
     assert "Run: 2 of 31 rows; of their numbers " in text
+    others = results_page(places_of(seeds_of("simplecil", 50.0)))
+    assert "- Hyper-Kvasir: 1 seed: SimpleCIL; none of the paper's methods." in others
 
 
 def test_data_of_ones_own_is_told_with_all_that_differs() -> None:
-    [place] = _places(_seeds("icarl", 70.0, data__name="folder", train__epochs=30))
+    [place] = places_of(seeds_of("icarl", 70.0, data__name="folder", train__epochs=30))
     assert place.deviations == (
         "not one of the paper's data sets",
         "train.epochs 30 instead of 100",
         "train.milestones 15, 21 instead of 50, 70",
     )
-    [same] = _places(_seeds("icarl", 70.0, data__name="folder", train__milestones=[50, 70]))
+    [same] = places_of(seeds_of("icarl", 70.0, data__name="folder", train__milestones=[50, 70]))
     assert same.deviations == ("not one of the paper's data sets",)
 
 
@@ -408,24 +370,27 @@ def test_what_was_not_run_is_one_line() -> None:
     )
     assert "### " not in text
     assert text.count("Nothing was run at the paper's scale: no rows to compare.") == 1
-    some = results_page(_places([*_seeds("icarl", 73.0, 74.0), *_seeds("endocil", 75.0, 76.0)]))
+    some = results_page(places_of([*seeds_of("icarl", 73.0, 74.0), *seeds_of("endocil", 75.0, 76.0)]))
     assert "Not run: all rows of Gastrovision, Kvasir-Capsule and Capsule Vision." in some
     assert "### Gastrovision" not in some
 
 
 def test_a_claim_on_a_data_set_is_judged_there_at_another_scale_with_scale_and_seeds() -> None:
-    small = [*_seeds("dgr", 72.0, 74.0, data__size=64), *_seeds("endocil", 70.0, 71.0, data__size=64)]
-    text = verdicts_text(_places(small)) + claims_text(_places(small))
+    small = [*seeds_of("dgr", 72.0, 74.0, data__size=64), *seeds_of("endocil", 70.0, 71.0, data__size=64)]
+    text = verdicts_text(places_of(small)) + claims_text(places_of(small))
     [row] = [line for line in text.splitlines() if "DGR is slightly ahead of EndoCIL after the first task" in line]
     assert row.endswith("| Undecided: Hyper-Kvasir, 2 seeds |")
     assert "At another scale, 64 px, width 64, 100 epochs per task where no other is named" in text
     assert "- **Undecided** wherever they were run: 1, 4 and 6.\n" in text
+    large = [*seeds_of("dgr", 72.0, 74.0, data__size=96), *seeds_of("endocil", 70.0, 71.0, data__size=96)]
+    [row] = [line for line in claims_text(places_of([*small, *large])).splitlines() if line.startswith("| 4 |")]
+    assert "Undecided: Hyper-Kvasir, 2 seeds. At 96 px, width 64, 100 epochs per task: Undecided: Hyper-K" in row
     assert "- **Holds**: none.\n" in text
 
 
 def test_a_claim_that_holds_or_does_not_is_named_in_words_with_its_data() -> None:
     clear = [*_components(False, False, False, 60.0, 61.0, 62.0), *_components(False, False, True, 58.0, 59.1, 60.0)]
-    text = verdicts_text(_places(clear))
+    text = verdicts_text(places_of(clear))
     assert "- **Holds**: CFG alone, with cross-entropy, lowers Acc_last (10; Hyper-Kvasir).\n" in text
     assert "- **Does not hold**: none.\n" in text
     assert " 10" not in text.partition("**Undecided**")[2]
@@ -433,6 +398,6 @@ def test_a_claim_that_holds_or_does_not_is_named_in_words_with_its_data() -> Non
 
 def test_a_claim_on_a_data_set_is_judged_on_a_part_of_it_under_the_parts_name() -> None:
     part = {"data__name": "folder", "data__root": "$HYPER_KVASIR_PART"}
-    places = _places([*_seeds("dgr", 72.0, 74.0, **part), *_seeds("endocil", 70.0, 71.0, **part)])
+    places = places_of([*seeds_of("dgr", 72.0, 74.0, **part), *seeds_of("endocil", 70.0, 71.0, **part)])
     rows = [line for line in claims_text(places).splitlines() if "DGR is slightly ahead of EndoCIL after" in line]
     assert [row.rpartition("| Undecided")[2] for row in rows] == [": Hyper-Kvasir part, 2 seeds |"]

@@ -2,7 +2,7 @@
 of weight alignment, and leaks from train to test."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from endocil.data.leaks import RATES
 from endocil.io.text_tables import DASH, Cell, Column, Table, spread
@@ -24,6 +24,8 @@ TICK = "✓"
 ALIGNMENT = "alignment"  # the factor's name in what a method measures
 MEMORY_SIZES = ("memory.per_class", "memory.total")
 EXEMPLARS = Column("exemplars", "Exemplars per class", True)
+STEM = "7x7"  # the usual one, which need not be named
+SCRATCH, FINE_TUNED, FROZEN = "Trained from scratch", "Fine-tuned", "Frozen features"
 
 Entries = Group[Entry]
 
@@ -34,13 +36,27 @@ def section(settings: Json) -> str:
 
 
 def shared_budget(settings: Json) -> str:
-    """Image size, network and epochs; a frozen network is named, and its epochs are those of a head at most."""
+    """Image size, network and epochs, and what is unusual of stem and learning rate. A network that starts from weights
+    is named; where it is frozen, epochs are those of a head at most and left out."""
     values = flatten(settings)
-    shared = [("data.size", "{} px"), ("network.width", "width {}"), ("train.epochs", "{} epochs per task")]
+    factor = values.get("train.later_factor", 1.0)
+    parts = [f"{values['data.size']} px" if "data.size" in values else "", *_network(settings)]
+    if not is_frozen(settings):
+        parts += [f"{values['train.epochs']} epochs per task" if "train.epochs" in values else ""]
+        parts += [f"later tasks at {factor:g} of the learning rate" if factor != 1.0 else ""]
+    return ", ".join(filter(None, parts))
+
+
+def _network(settings: Json) -> list[str]:
+    own = settings.get("network", {})
+    width, stem, frozen = own.get("width"), own.get("stem") or STEM, list(own.get("freeze") or ())
+    name = str(own.get("backbone", ""))
+    weights = f" ({own['weights']})" if own.get("weights") else ""
     if is_frozen(settings):
-        weights = f" ({values['network.weights']})" if values.get("network.weights") else ""
-        shared[1:] = [("network.backbone", "frozen {}" + weights)]
-    return ", ".join(text.format(values[key]) for key, text in shared if key in values)
+        return [f"frozen {name}{weights}"] if name else []
+    named = f"fine-tuned {name}{weights}" if weights else name if width is None else ""
+    stages = f"{frozen[0]} to {frozen[-1]} frozen" if len(frozen) > 1 else f"{frozen[0]} frozen" if frozen else ""
+    return [named, f"width {width}" if width else "", f"stem {stem}" if stem != STEM else "", stages]
 
 
 def is_frozen(settings: Json) -> bool:
@@ -48,9 +64,17 @@ def is_frozen(settings: Json) -> bool:
     return list(settings.get("network", {}).get("freeze") or ()) == ["all"]
 
 
+def training_kind(settings: Json) -> str:
+    """How the network came to its weights, in words."""
+    weights = settings.get("network", {}).get("weights")
+    if is_frozen(settings):
+        return "Frozen ImageNet features" if weights == "imagenet" else FROZEN
+    return FINE_TUNED if weights else SCRATCH
+
+
 def ledger_table(entries: Sequence[Entry]) -> Table:
     """Every experiment, mean ± sample standard deviation over its seeds."""
-    experiments = _ordered(entries)
+    experiments = _ordered(entries, _section_and_memory)
     columns = (METHOD, Column("tasks", "Tasks", True), EXEMPLARS, SEEDS, *metric_columns())
     rows: list[tuple[Cell, ...]] = []
     for group in experiments:
@@ -60,12 +84,18 @@ def ledger_table(entries: Sequence[Entry]) -> Table:
     return Table(caption, columns, tuple(rows), _rankings(experiments), _sections(experiments))
 
 
-def _ordered(entries: Sequence[Entry]) -> list[Entries]:
-    """By data set; upper bounds last, methods without exemplars first."""
+def _ordered(entries: Sequence[Entry], shown: Callable[[Json], str] = section) -> list[Entries]:
+    """By data set; upper bounds last, methods without exemplars first. `shown`: what a label need not repeat."""
     return sorted(
-        groups(entries, section),
+        groups(entries, shown),
         key=lambda one: (*_section_order(one), not one.incremental, one.first.exemplars, one.label.lower()),
     )
+
+
+def _section_and_memory(settings: Json) -> str:
+    """Of tables with a column for the number of exemplars."""
+    values = flatten(settings)
+    return f"{section(settings)} {[values.get(key) for key in MEMORY_SIZES]}"
 
 
 def _section_order(group: Entries) -> tuple[str, bool, str]:

@@ -1,7 +1,7 @@
 """The ledger in words: what ends highest on each data set and what of it is noise; and all its texts by name."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +11,8 @@ from endocil.metrics.statistics import paired_t_p
 from endocil.reports.ledger import Entry, read_ledger, uses_method_defaults
 from endocil.reports.ledger_tables import (
     ALIGNMENT,
+    FINE_TUNED,
+    SCRATCH,
     Entries,
     ablation_table,
     alignment_table,
@@ -22,6 +24,7 @@ from endocil.reports.ledger_tables import (
 )
 from endocil.reports.ranks_over_data import ranks_text
 from endocil.reports.side_by_side import (
+    Comparison,
     DataSet,
     comparisons,
     differences,
@@ -73,40 +76,31 @@ def summary(entries: Sequence[Entry]) -> str:
 
 
 def overview(entries: Sequence[Entry]) -> str:
-    """The summary in a few sentences: data sets with all of the paper's methods, then what frozen features add. Beside
-    a result stands how much of its test images the training part has seen."""
+    """The summary in a few sentences: data sets with all of the paper's methods from scratch, then what fine-tuning and
+    frozen features add. Beside a result stands how much of its test images the training part has seen."""
     compared = comparisons(entries)
-    whole = [data for data in compared[0].data_sets if _run_of_compared(data) == len(COMPARED)] if compared else []
-    if not whole:
+    scratch = next((one for one in compared if one.kind == SCRATCH), None)
+    whole = [data for data in scratch.data_sets if _run_of_compared(data) == len(COMPARED)] if scratch else []
+    if scratch is None or not whole:
         return "No data set has all methods yet.\n"
     best = {data.title: data.best("acc_last") for data in whole}
-    highest: dict[str, list[str]] = {}
-    for data, one in zip(whole, best.values(), strict=True):
-        highest.setdefault(one.label, []).append(f"{data.title} ({'; '.join([_percent(one), *_seen(data)])})")
-    papers = [replace(data, methods=tuple(one for one in data.methods if one.label in PAPERS)) for data in whole]
+    highest = _by_label(
+        (one.label, "; ".join([_percent(one), *_seen(data)]), data.title) for data, one in _bests(whole)
+    )
+    papers = [_papers(data) for data in whole]
+    ends = _by_label((one.label, _percent(one), data.title) for data, one in _bests(papers))
     tied = [data for data in papers if OWN in (data.best("acc_last").label, *(t.label for t in data.ties("acc_last")))]
-    gaps = {
-        data.title: differences(own, base)
-        for data in whole
-        if (own := data.method(OWN)) and (base := data.method(BASE))
-    }
-    means, clear = [statistics.fmean(own) for own in gaps.values()], sum(map(significant, gaps.values()))
-    sides = {word for word, side in (("above", 1), ("below", -1)) if any(side * mean > 0 for mean in means)}
     sentences = [
-        f"**Trained from scratch** ({compared[0].scale}): after the last task "
-        f"{'; '.join(f'{label} is highest on {listed(sets)}' for label, sets in highest.items())}.",
-        f"Of the paper's {len(COMPARED)} methods {OWN} is highest, or within noise of the highest, on {len(tied)} of "
-        f"the {len(whole)} data sets on which all were run. On average it ends {min(map(abs, means)):.1f} to "
-        f"{max(map(abs, means)):.1f} points {' or '.join(sorted(sides))} {BASE} (significant on {clear} of "
-        f"{len(gaps)}).",
+        f"**Trained from scratch** ({scratch.scale}): after the last task {highest}.",
+        f"Of the paper's {len(COMPARED)} methods {ends}. {OWN} is highest, or within noise of the highest, on "
+        f"{len(tied)} of the {len(whole)} data sets on which all were run{_over_base(whole)}.",
+        *(_fine_tuned(one, best) for one in compared if one.kind == FINE_TUNED),
     ]
     frozen: dict[str, list[str]] = {}
     for other in compared:
-        for data in other.data_sets:
-            top = data.best("acc_last")
+        for data, top in _bests(other.data_sets):
             if is_frozen(top.first.settings):
-                notes = [*_seen(data), *_by_group(entries, other.scale, data)]
-                notes += [f"{_percent(best[data.title])} from scratch"] if data.title in best else []
+                notes = [*_seen(data), *_by_group(entries, other.scale, data), *_from_scratch(best, data)]
                 text = f"{_percent(top)} on {data.title}" + (f" ({'; '.join(notes)})" if notes else "")
                 frozen.setdefault(top.label, []).append(text)
     if frozen:
@@ -118,6 +112,51 @@ def overview(entries: Sequence[Entry]) -> str:
             f"of patients' images."
         )
     return "".join(f"- {sentence}\n" for sentence in sentences)
+
+
+def _bests(data_sets: Sequence[DataSet]) -> list[tuple[DataSet, Entries]]:
+    return [(data, data.best("acc_last")) for data in data_sets]
+
+
+def _by_label(ends: Iterable[tuple[str, str, str]]) -> str:
+    """Of label, result and data set: "A is highest on X (1 %) and Y (2 %); B is highest on Z (3 %)"."""
+    highest: dict[str, list[str]] = {}
+    for label, result, title in ends:
+        highest.setdefault(label, []).append(f"{title} ({result})")
+    return "; ".join(f"{label} is highest on {listed(sets)}" for label, sets in highest.items())
+
+
+def _papers(data: DataSet) -> DataSet:
+    return replace(data, methods=tuple(one for one in data.methods if one.label in PAPERS))
+
+
+def _over_base(data_sets: Sequence[DataSet]) -> str:
+    """How the project's method ends against the baseline, a clause; empty where they share no seed."""
+    pairs = [(data.method(OWN), data.method(BASE)) for data in data_sets]
+    gaps = [own for one, base in pairs if one and base and (own := differences(one, base))]
+    if not gaps:
+        return ""
+    means, clear = [statistics.fmean(own) for own in gaps], sum(map(significant, gaps))
+    sides = {word for word, side in (("above", 1), ("below", -1)) if any(side * mean > 0 for mean in means)}
+    low, high = (f"{end(map(abs, means)):.1f}" for end in (min, max))
+    points = low if len(gaps) == 1 else f"{low} to {high}"
+    side = " or ".join(sorted(sides))
+    return f"; on average {OWN} ends {points} points {side} {BASE} (significant on {clear} of {len(gaps)})"
+
+
+def _fine_tuned(compared: Comparison, best: Mapping[str, Entries]) -> str:
+    """`best`: what ends highest from scratch."""
+    ends = _by_label(
+        (one.label, "; ".join([_percent(one), *_seen(data), *_from_scratch(best, data)]), data.title)
+        for data, one in _bests(compared.data_sets)
+    )
+    learners = sorted({one.label for data in compared.data_sets for one in data.learners}, key=str.lower)
+    which = f"of the methods run ({listed(learners)}) {ends}"
+    return f"**Fine-tuned** ({compared.scale}): {which}{_over_base(compared.data_sets)}."
+
+
+def _from_scratch(best: Mapping[str, Entries], data: DataSet) -> list[str]:
+    return [f"{_percent(best[data.title])} from scratch"] if data.title in best else []
 
 
 def _percent(group: Entries) -> str:
@@ -180,7 +219,7 @@ def _aligned_against_base(data: DataSet) -> list[str]:
 
 def _data_set(data: DataSet) -> str:
     best = data.best("acc_last")
-    papers = replace(data, methods=tuple(one for one in data.methods if one.label in PAPERS))
+    papers = _papers(data)
     n_run = _run_of_compared(data)
     part = f" ({n_run} of the paper's {len(COMPARED)} methods so far)" if n_run < len(COMPARED) else ""
     single = [one.label for one in data.learners if one not in data.ranked]

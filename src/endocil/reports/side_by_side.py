@@ -16,13 +16,21 @@ from endocil.metrics.metrics import TABLE_METRICS
 from endocil.metrics.statistics import paired_t_p
 from endocil.reports.comparisons import SIGNIFICANT
 from endocil.reports.ledger import Entry, uses_method_defaults
-from endocil.reports.ledger_tables import MEMORY_SIZES, Entries, is_frozen, section, shared_budget, ticks
+from endocil.reports.ledger_tables import (
+    MEMORY_SIZES,
+    STEM,
+    Entries,
+    is_frozen,
+    section,
+    shared_budget,
+    ticks,
+    training_kind,
+)
 from endocil.reports.tables import LOWER_IS_BETTER, METHOD, SEEDS, TITLES, metric_cells
 from endocil.runs.experiments import differing, format_value, groups, identity, label, split_description, split_title
 
 HEAD = "softmax"
 OF_A_SCALE = ("data.size", "network.", "train.", *MEMORY_SIZES)
-STEM = "7x7"  # the usual one, which need not be named
 OPTIONS = ("method.", "memory.", "network.stem", "train.later_factor")  # what makes a variant of a method
 SHOWN = ("acc_last", "f1_last")  # of a variant
 FEWEST = 2  # methods that learn task by task: fewer are no comparison
@@ -67,6 +75,11 @@ class Comparison:
     scale: str
     data_sets: tuple[DataSet, ...]
 
+    @property
+    def kind(self) -> str:
+        """How the networks came to their weights; a scale has one network."""
+        return training_kind(self.data_sets[0].methods[0].first.settings)
+
     def table(self) -> Table:
         """A row for each method, five columns for each data set; the number of seeds where it differs."""
         columns = [METHOD]
@@ -98,13 +111,17 @@ class Comparison:
         return sorted(keys, key=keys.__getitem__)
 
     def seeds(self) -> str:
-        """How many seeds each data set has, where all its methods have as many: "3 seeds on A; 5 seeds on B"."""
+        """How many seeds each data set has, where all its methods have as many: "3 seeds on A; 5 seeds on B"; and where
+        all data sets have as many, "3 seeds"."""
         by_number: dict[int, list[str]] = {}
         for data in self.data_sets:
             numbers = {len(one.seeds) for one in data.methods}
             if len(numbers) == 1:
                 by_number.setdefault(numbers.pop(), []).append(data.title)
-        return "; ".join(f"{n} {'seed' if n == 1 else 'seeds'} on {', '.join(names)}" for n, names in by_number.items())
+        words = {n: "1 seed" if n == 1 else f"{n} seeds" for n in by_number}
+        if [len(names) for names in by_number.values()] == [len(self.data_sets)]:
+            return "".join(words.values())
+        return "; ".join(f"{words[n]} on {', '.join(names)}" for n, names in by_number.items())
 
 
 def variants_table(entries: Sequence[Entry]) -> Table:
@@ -118,14 +135,14 @@ def variants_table(entries: Sequence[Entry]) -> Table:
     learned = [one for one in groups(entries, section) if one.incremental and not is_frozen(one.first.settings)]
     defaults = [one for one in learned if _is_usual(one.first.settings)]
     pairs = [(one, usual, keys) for one in learned for usual in defaults if (keys := _varied(one, usual))]
-    for one, usual, keys in sorted(pairs, key=lambda pair: (section(pair[0].first.settings), pair[0].label)):
+    for one, usual, keys in sorted(pairs, key=lambda pair: (section(pair[1].first.settings), pair[0].label)):
         gaps = {name: differences(one, usual, name) for name in SHOWN}
         if n := len(gaps[SHOWN[0]]):
             p = paired_t_p(gaps[SHOWN[0]])
             means = (f"{round(statistics.fmean(own), 2) + 0.0:+.2f}" for own in gaps.values())
             own = (spread(entry.metrics[HEAD][name] for entry in one.results) for name in SHOWN)
             rows.append((label(one.first.settings, keys), n, *own, *means, f"{p:.2g}" if n > 1 else None))
-            sections.append(section(one.first.settings))
+            sections.append(section(usual.first.settings))
     return Table("Variants of methods, in percent", columns, tuple(rows), (), tuple(sections))
 
 
@@ -195,12 +212,7 @@ def _title(entries: Sequence[Entry]) -> str:
     memory = settings.get("memory", {})
     exemplars = f"{memory['total']} exemplars in all" if memory.get("total") else None
     exemplars = exemplars or f"{memory['per_class']} exemplars per class"
-    stem = settings.get("network", {}).get("stem", STEM)
-    factor = settings.get("train", {}).get("later_factor", 1.0)
-    further = [exemplars] if any(entry.exemplars for entry in entries) else []
-    further += [] if stem == STEM else [f"stem {stem}"]
-    further += [] if factor == 1.0 else [f"later tasks at {factor:g} of the learning rate"]
-    return ", ".join([shared_budget(settings), *further])
+    return ", ".join([shared_budget(settings), *([exemplars] if any(entry.exemplars for entry in entries) else [])])
 
 
 def _data_sets(entries: Sequence[Entry]) -> tuple[DataSet, ...]:
@@ -229,13 +241,14 @@ def _images(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def side_by_side_text(compared: Sequence[Comparison]) -> str:
-    """Every comparison as Markdown, and what its marks mean."""
+    """Every comparison as Markdown, those from scratch, fine-tuned and frozen together, and what the marks mean."""
     if not compared:
         return f"The ledger has no data set with {FEWEST} methods, split by image.\n"
     parts = []
-    for one in compared:
+    kinds = [one.kind for one in compared]
+    for one in sorted(compared, key=lambda one: kinds.index(one.kind)):
         seeds = f" ({one.seeds()})" if one.seeds() else ""
-        parts.append(f"**{one.scale}{seeds}**\n\n{one.table().markdown()}")
+        parts.append(f"**{one.kind}: {one.scale}{seeds}**\n\n{one.table().markdown()}")
     return "\n".join(parts) + (
         f"\nMean ± sample standard deviation over seeds, in percent, softmax head. Bold is the best mean of a column, "
         f"underlined the second. {TIE} means that the difference from the best is not significant (paired t test over "

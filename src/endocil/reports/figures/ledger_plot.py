@@ -7,13 +7,12 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from endocil.errors import EndocilError, SettingsError
-from endocil.io.text_tables import spread
+from endocil.io.text_tables import either, spread
 from endocil.reports.figures.style import COLOURS, fit, new_figure, styled, write_figure
 from endocil.reports.ledger import Entry
-from endocil.reports.ledger_tables import is_frozen
+from endocil.reports.ledger_tables import training_kind
 from endocil.reports.ranks_over_data import Ranks
 from endocil.reports.side_by_side import DataSet, comparisons
-from endocil.runs.records import Json
 
 SUFFIXES = (".svg", ".png", ".pdf")
 FEWEST = 2  # methods of a panel
@@ -46,7 +45,7 @@ def ledger_figure(entries: Sequence[Entry]) -> Figure:
     if not panels:
         raise SettingsError(f"the ledger has no data set with {FEWEST} methods to draw")
     rows = _rows(kinds, panels)
-    figure = new_figure(1.7 + 1.75 * len(panels), 0.17 * len(rows) + 0.75)
+    figure = new_figure(2.3 + 1.75 * len(panels), 0.17 * len(rows) + 0.75)
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
     for axis, title in zip(axes, panels, strict=True):
         for y, (kind, label) in enumerate(rows):
@@ -72,19 +71,13 @@ def ledger_figure(entries: Sequence[Entry]) -> Figure:
     return figure
 
 
-def training_kind(settings: Json) -> str:
-    """How the network came to its weights, in words."""
-    network = settings.get("network", {})
-    if is_frozen(settings):
-        return "Frozen ImageNet features" if network.get("weights") == "imagenet" else "Frozen features"
-    return "Fine-tuned" if network.get("weights") else "Trained from scratch"
-
-
 def _heading(kind: str, kinds: Mapping[str, Mapping[str, DataSet]]) -> str:
-    """With the time that training took: the median over runs."""
+    """With the size of the images and the time that training took: the median over runs."""
     runs = [entry for data in kinds[kind].values() for one in data.methods for entry in one.results]
     minutes = [entry.seconds / 60 for entry in runs if entry.seconds]
-    return f"{kind} ({f'{statistics.median(minutes):.0f} min a run' if minutes else 'nothing to train'})"
+    sizes = either(run.settings["data"].get("size") for run in runs)
+    pixels = f"{sizes} px, " if sizes else ""
+    return f"{kind} ({pixels}{f'{statistics.median(minutes):.0f} min a run' if minutes else 'nothing to train'})"
 
 
 def _panels(kinds: Mapping[str, Mapping[str, DataSet]]) -> list[str]:
