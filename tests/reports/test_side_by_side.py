@@ -199,7 +199,7 @@ def test_a_fine_tuned_network_is_named_wherever_its_scale_is_and_kept_from_runs_
     assert [line.partition("(")[0] for line in told] == [
         "- **Trained from scratch** ",
         "- Of the paper's 12 methods EndoCIL is highest on mine ",
-        "- **Fine-tuned** ",
+        "- **Trained from pretrained weights** ",
     ]
     assert told[2].endswith(
         f"({BUDGET}, 30 exemplars per class): of the methods run (BiC, EndoCIL and iCaRL) BiC is highest on mine "

@@ -152,7 +152,7 @@ def _fine_tuned(compared: Comparison, best: Mapping[str, Entries]) -> str:
     )
     learners = sorted({one.label for data in compared.data_sets for one in data.learners}, key=str.lower)
     which = f"of the methods run ({listed(learners)}) {ends}"
-    return f"**Fine-tuned** ({compared.scale}): {which}{_over_base(compared.data_sets)}."
+    return f"**Trained from pretrained weights** ({compared.scale}): {which}{_over_base(compared.data_sets)}."
 
 
 def _from_scratch(best: Mapping[str, Entries], data: DataSet) -> list[str]:
