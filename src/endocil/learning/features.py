@@ -184,10 +184,10 @@ class FeatureStore:
 
         FOLDER/KEY/DIGEST.safetensors      images (n, 32): sha256 of their pixels;  features (n, d)
 
-    KEY is a digest of all that decides the features of given pixels: weights and options of the backbone, normalisation,
-    code, machine. DIGEST is that of the file itself, so a damaged one is noticed, removed and computed again. Files are
-    written whole or not at all and never changed. One process computes at a time, under a lock that ends with it;
-    others wait and read. What was read stays in memory until the backbone changes."""
+    KEY is a digest of all that decides the features of given pixels: weights and options of the backbone,
+    normalisation, code, machine. DIGEST is that of the file itself, so a damaged one is noticed, removed and computed
+    again. Files are written whole or not at all and never changed. One process computes at a time, under a lock that
+    ends with it; others wait and read. What was read stays in memory until the backbone changes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
