@@ -23,7 +23,7 @@ from endocil.registry import is_foreign, resolve
 
 timm = timm_or_skip()
 TINY_VIT = {"embed_dim": 24, "depth": 2, "num_heads": 2, "patch_size": 8}
-VIT = {"backbone": "timm:vit_tiny_patch16_224", "arguments": TINY_VIT}
+VIT = {"backbone": "timm:vit_tiny_patch16_224", "arguments": {**TINY_VIT, "drop_path_rate": 0.2}}
 
 
 def tiny_vit(size: int = 32, **options: Any) -> TimmBackbone:
