@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 
 class Pooled(nn.Module):
@@ -22,6 +23,13 @@ class Pooled(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         features: Tensor = self.norm(self.hidden(self.pool(images).flatten(1)))
         return features.relu()
+
+
+class Dropping(Pooled):
+    """With dropout, which draws from torch's own generator."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return functional.dropout(super().forward(images), 0.5, self.training)
 
 
 class _WrongBackward(torch.autograd.Function):

@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
+import typer
 from commands import Done, command, endocil, start
 from pictures import TINY
 from PIL import Image
 
 from endocil import Settings, load_settings
+from endocil.cli.main import _application
 from endocil.learning.checkpoint import FILE as CHECKPOINT
 
 TRACEBACK = "Traceback"
@@ -150,6 +152,16 @@ def test_help_answers_without_the_heavy_libraries(tmp_path: Path) -> None:
         shown = endocil(*words, "--help")
         assert shown.returncode == 0
         assert "Usage" in shown.stdout
+
+
+def test_no_help_text_has_square_brackets_which_help_would_leave_out() -> None:
+    """They are markup to rich: of "endocil[pretrained]" help showed "endocil"."""
+    program: Any = typer.main.get_command(_application())
+    inner = [member for one in program.commands.values() for member in getattr(one, "commands", {}).values()]
+    commands = [*program.commands.values(), *inner]
+    texts = [text for one in commands for text in (one.help, *(option.help for option in one.params)) if text]
+    assert len(texts) > 100
+    assert [text for text in texts if "[" in text] == []
 
 
 def test_methods_are_listed_with_their_options(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from life import Life, differing, state_of
 from pictures import TINY, make_images, run_files
-from small_networks import Pooled, ReadsUnwritten, WrongIn16Bits, WrongLater
+from small_networks import Dropping, Pooled, ReadsUnwritten, WrongIn16Bits, WrongLater
 from torch import Tensor, nn
 
 import endocil
@@ -88,13 +88,14 @@ def test_the_same_network_trains_with_plain_float32(images: Images, tmp_path: Pa
     assert all(value.isfinite().all() for value in state.values())
 
 
+@pytest.mark.parametrize("backbone", [Pooled, Dropping])
 @pytest.mark.parametrize("bits", ["bf16", "16"])
 def test_what_is_right_with_16_bits_is_let_through_and_its_comparison_leaves_no_trace(
-    bits: Bits, images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bits: Bits, backbone: type[nn.Module], images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compared = train(Life(images, tmp_path / "1", method_on(seeded(Pooled))), bits)
+    compared = train(Life(images, tmp_path / "1", method_on(seeded(backbone))), bits)
     monkeypatch.setattr("endocil.learning.training.compare_with_float32", lambda *_: None)
-    assert differing(compared, train(Life(images, tmp_path / "2", method_on(seeded(Pooled))), bits)) == []
+    assert differing(compared, train(Life(images, tmp_path / "2", method_on(seeded(backbone))), bits)) == []
 
 
 def runs_eagerly() -> bool:

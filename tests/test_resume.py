@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 import tomli_w
+import torch
 from commands import command
 from commands import endocil as type_here
-from life import EPOCHS, FROZEN, TRAINED, Life, Lives, differing, new_method, state_of
+from life import EPOCHS, FROZEN, POOLED, TRAINED, Life, Lives, differing, new_method, state_of
 from pictures import TINY, run_files
 from safetensors.torch import save
 
@@ -102,6 +103,31 @@ def test_a_life_told_to_stop_in_the_middle_of_an_epoch_loses_no_step(
     resumed = Life(lives.images, tmp_path, new_method(name)).go_on()
     assert differing(state_of(straight.method), state_of(resumed.method)) == []
     assert events(resumed.folder) == events(straight.folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "step", "options"), [("endocil", 12, {}), ("ewc", 9, {"fisher": "pycil"})], ids=["endocil", "ewc"]
+)
+def test_dropout_draws_the_same_in_a_life_that_goes_on(
+    name: str, step: int, options: dict[str, Any], lives: Lives, tmp_path: Path
+) -> None:
+    """A new process begins with another state of torch's own generator, and leaves it alone."""
+
+    def method() -> Any:
+        return new_method(name, network="small_networks:Dropping", **options)
+
+    straight = Life(lives.images, tmp_path / "straight", method()).live()
+    steps = itertools.count(1)
+    with pytest.raises(KeyboardInterrupt):
+        Life(lives.images, tmp_path / "stopped", method(), stop=lambda: next(steps) >= step).live()
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    resumed = Life(lives.images, tmp_path / "stopped", method()).go_on()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert differing(state_of(straight.method), state_of(resumed.method)) == []
+    assert events(resumed.folder) == events(straight.folder)
+    without = Life(lives.images, tmp_path / "without", new_method(name, network=POOLED, **options)).live()
+    assert differing(state_of(straight.method), state_of(without.method))
 
 
 def test_what_a_stopped_life_leaves_is_what_lies_there_when_it_is_stopped(lives: Lives, tmp_path: Path) -> None:

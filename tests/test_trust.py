@@ -15,8 +15,12 @@ from pictures import TINY
 from tiny_runs import tiny
 
 from endocil import registry
+from endocil.cli.console import resumable
 from endocil.data.readers import read_in_chunks
 from endocil.errors import EndocilError
+from endocil.model.file import model_path
+from endocil.runs.folder import RunFolder
+from endocil.runs.records import read_run
 from endocil.runs.run import resume, run
 
 METHOD = "from pathlib import Path\nfrom endocil.methods.icarl import ICaRL\nPath('executed').touch()\n"
@@ -100,9 +104,30 @@ def test_a_stopped_run_goes_on_with_code_from_outside_only_if_it_is_trusted(
     assert refused.returncode == 1
     assert "--trust" in refused.stderr
     assert not (tmp_path / "executed").exists()
+    shown = endocil("watch", "run", "--once", cwd=tmp_path)
+    assert "continue with 'endocil resume run --trust'" in shown.stdout
     done = endocil("resume", tmp_path / "run", "--trust", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(("name", "command"), [("evil:Thing", "resume run --trust"), ("icarl", "resume run")])
+def test_a_run_that_is_stopped_says_whether_it_needs_trust_to_go_on(
+    name: str, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Path("run")
+    folder.mkdir()
+    (folder / "settings.toml").write_text(tomli_w.dumps(tiny() | {"method": {"name": name}}))
+    with pytest.raises(SystemExit), resumable(folder):
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err.endswith(f"Continue with: endocil {command}\n")
+    with pytest.raises(EndocilError, match=rf"continue with 'endocil {command}'"):
+        RunFolder(folder).refuse_used()
+    with pytest.raises(EndocilError, match=rf"finish it with `endocil {command}`"):
+        read_run(folder)
+    with pytest.raises(EndocilError, match=rf"continue with 'endocil {command}'"):
+        model_path(folder)
 
 
 @pytest.mark.parametrize("name", ["dill.py", "pynvml.py", "random.py"])

@@ -8,6 +8,7 @@ import pytest
 import torch
 from life import FROZEN, Life, differing, new_method, state_of
 from pictures import TINY, make_images
+from torch import nn
 
 from endocil.data.batches import ImageSet
 from endocil.data.cache import FEATURES, Images, clear, contents
@@ -16,6 +17,7 @@ from endocil.learning import features
 from endocil.learning.features import FeatureStore, features_of, key_of, outputs_of
 from endocil.methods.simplecil import SimpleCIL
 from endocil.networks import build_backbone
+from endocil.registry import trust
 from endocil.runs.run import run
 
 COUNTS = [5, 4, 6]
@@ -90,6 +92,32 @@ def test_networks_of_the_same_weights_that_compute_otherwise_have_other_features
     assert key_of(SimpleCIL(stems[0])) != key_of(SimpleCIL(stems[1]))
     # LUCIR takes the last ReLU out of its backbone
     assert key_of(new_method("lucir", freeze=("all",))) != key_of(new_method("icarl", freeze=("all",)))
+
+
+class Brightest(nn.Module):
+    """A backbone whose option stands neither in its weights nor in its repr."""
+
+    n_features = 3
+
+    def __init__(self, *, brightest: bool = False) -> None:
+        super().__init__()
+        self.brightest = brightest
+
+    def forward(self, pictures: torch.Tensor) -> torch.Tensor:
+        return pictures.amax((2, 3)) if self.brightest else pictures.mean((2, 3))
+
+
+def test_networks_that_differ_by_an_option_alone_have_other_features(images: Images, tmp_path: Path) -> None:
+    name = "test_feature_store:Brightest"
+    trust([name])
+    store, wanted = FeatureStore(tmp_path), everything(images)
+    methods = [
+        SimpleCIL(build_backbone(name, seed=0, freeze=["all"], options={"brightest": brightest})[0])
+        for brightest in (False, True)
+    ]
+    one, other = (features_of(method, wanted, 4, store=store) for method in methods)
+    assert not torch.equal(one, other)
+    assert torch.equal(other, features_of(methods[1], wanted, 4))
 
 
 def test_a_method_with_features_of_its_own_stores_them_apart(images: Images, tmp_path: Path) -> None:

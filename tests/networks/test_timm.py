@@ -14,6 +14,7 @@ from timm_here import timm_or_skip
 import endocil
 from endocil import EndocilError
 from endocil.data.augment import Normalisation
+from endocil.errors import ResourceError
 from endocil.model.model import Model
 from endocil.model.onnx import export
 from endocil.networks import build_backbone, normalisation_of, trained_parts
@@ -22,7 +23,7 @@ from endocil.registry import is_foreign, resolve
 
 timm = timm_or_skip()
 TINY_VIT = {"embed_dim": 24, "depth": 2, "num_heads": 2, "patch_size": 8}
-VIT = {"backbone": "timm:vit_tiny_patch16_224", "arguments": TINY_VIT}
+VIT = {"backbone": "timm:vit_tiny_patch16_224", "arguments": {**TINY_VIT, "drop_path_rate": 0.2}}
 
 
 def tiny_vit(size: int = 32, **options: Any) -> TimmBackbone:
@@ -122,7 +123,7 @@ def test_arguments_of_absurd_size_are_refused_before_anything_is_built() -> None
 
 def test_without_the_package_the_error_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(EndocilError, match=r"needs the package timm; install it by: pip install 'endocil\[timm\]'"):
+    with pytest.raises(ResourceError, match=r"needs the package timm; install it by: pip install 'endocil\[timm\]'"):
         build_backbone("timm:resnet10t", seed=0)
 
 

@@ -86,7 +86,9 @@ def resumable(folder: Path) -> Iterator[None]:
         if not is_rank_zero():
             raise SystemExit(0) from None  # the process that prints ends the run
         if (folder / "settings.toml").exists():
-            fail(f"stopped; what was learned so far is kept. Continue with: endocil resume {folder}", exit_status())
+            from endocil.settings.settings import resume_command
+
+            fail(f"stopped; what was learned so far is kept. Continue with: {resume_command(folder)}", exit_status())
         fail("stopped before the run began; the same command starts it again", exit_status())
 
 

@@ -137,10 +137,17 @@ def tune(
 def demo(
     changes: Overrides = None,
     seeds: Annotated[str, typer.Option(metavar="N,N,...", help="Every method is trained with each of them.")] = "0,1,2",
-    output: Folder = None,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Folder of the sweep: new, or one to continue.")
+    ] = Path("runs/demo"),
     workers: Workers = None,
     pretrained: Annotated[
-        bool, typer.Option("--pretrained", help="Also SimpleCIL, RanPAC and Analytic; needs endocil[pretrained].")
+        bool,
+        typer.Option(
+            "--pretrained",
+            help="Also SimpleCIL, RanPAC and Analytic, on a frozen EfficientNet-Lite0 with ImageNet weights, which the "
+            "extra 'pretrained' of the package brings (docs/backbones.md).",
+        ),
     ] = False,
 ) -> None:
     """Compare Finetune, iCaRL, EndoCIL and JointTrain on synthetic endoscopy: three seeds, minutes on two cores."""
@@ -157,7 +164,7 @@ def demo(
     numbers = [int(part) for part in parts]
     frozen = Block(settings="demo-pretrained", vary={"seed": numbers, "method": list(DEMO_PRETRAINED)})
     vary = {"seed": numbers, "method": list(DEMO_METHODS)}
-    folder = SweepFolder(output or Path("runs", "demo"))
+    folder = SweepFolder(output)
     file = SweepFile(settings="demo", vary=vary, also=(frozen,) if pretrained else ())
     runs = plan(file, Path(), changes or ())
     failed = _run_all(folder, runs, Execution(workers), None)

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from endocil.data.augment import IMAGENET, Normalisation, normalise
-from endocil.data.seeding import generator
+from endocil.data.seeding import generator, torch_seeded
 from endocil.errors import EndocilError
 
 
@@ -73,6 +74,12 @@ class Batch:
         seed, *place = self.key
         drawn = torch.rand(len(self.batch_labels), columns, generator=generator(int(seed), *place, purpose))
         return drawn[self.start : self.start + len(self)].to(self.images.device)
+
+    def torch_seeded(self) -> AbstractContextManager[None]:
+        """While a network trains on these images: dropout and drop path, which draw from torch's own generator, draw
+        the same numbers whenever this batch comes, and other ones for another share or piece of it."""
+        seed, *place = self.key or (0,)
+        return torch_seeded(int(seed), *place, "network", self.start)
 
     def pieces(self, n: int, processes: int = 1) -> "tuple[Batch, ...]":
         """Cut into n pieces of about the same size, or fewer, so that none of the whole batch has a single image.

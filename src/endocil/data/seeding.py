@@ -21,7 +21,7 @@ def generator(seed: int, *key: int | str) -> torch.Generator:
 
 @contextmanager
 def torch_seeded(seed: int, *key: int | str) -> Iterator[None]:
-    """While modules are made that take their first values from torch's own generator, such as nn.Linear."""
+    """While modules draw from torch's own generator: nn.Linear for its first values, dropout when it trains."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator(seed, *key).initial_seed())
         yield

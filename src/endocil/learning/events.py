@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from endocil.errors import EndocilError, FileFormatError
 from endocil.io.files import parse_json, private, write_atomically
 from endocil.networks import instruction_set
-from endocil.settings.settings import Settings
+from endocil.settings.settings import Settings, resume_command
 
 Show = Callable[[dict[str, Any]], None]
 
@@ -162,7 +162,7 @@ class Journal:
         except OSError as error:
             raise EndocilError(
                 f"cannot write {self.path}: {error.strerror or error}; fix that (free some space), "
-                f"then continue with 'endocil resume {self.path.parent}'"
+                f"then continue with '{resume_command(self.path.parent)}'"
             ) from error
         self.lines += 1
         self.show(record)

@@ -184,10 +184,10 @@ class FeatureStore:
 
         FOLDER/KEY/DIGEST.safetensors      images (n, 32): sha256 of their pixels;  features (n, d)
 
-    KEY is a digest of all that decides the features of given pixels: weights, normalisation, code, machine. DIGEST is
-    that of the file itself, so a damaged one is noticed, removed and computed again. Files are written whole or not at
-    all and never changed. One process computes at a time, under a lock that ends with it; others wait and read. What
-    was read stays in memory until the backbone changes."""
+    KEY is a digest of all that decides the features of given pixels: weights and options of the backbone,
+    normalisation, code, machine. DIGEST is that of the file itself, so a damaged one is noticed, removed and computed
+    again. Files are written whole or not at all and never changed. One process computes at a time, under a lock that
+    ends with it; others wait and read. What was read stays in memory until the backbone changes."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -328,10 +328,11 @@ def key_from(
     common = {
         "rules": RULES,
         "normalisation": dataclasses.asdict(normalisation),
+        "options": getattr(backbone, "made_with", {}),
         "packages": {package: _version(package) for package in packages},
         "machine": machine_of(device),
     }
-    return hashlib.sha256(json.dumps({**decides, **common}, sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps({**decides, **common}, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _version(package: str) -> str:

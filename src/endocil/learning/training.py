@@ -301,7 +301,7 @@ def _backward(
     """The loss of this process's share, its gradients in every parameter, and what the gradient rule collects."""
     n, loss, collected = len(batch.batch_labels), torch.zeros((), device=fabric.device), dict[str, Tensor]()
     for piece in batch.pieces(accumulate, fabric.world_size):
-        with precision.autocast(fabric.device):
+        with precision.autocast(fabric.device), piece.torch_seeded():
             outcome = phase.objective(piece)
             total = total_loss(outcome, len(piece), n)
         for name, part in phase.gradients.collect(outcome, n / precision.factor).items():

@@ -52,7 +52,7 @@ class Analytic(FrozenMethod):
         super().__init__(backbone, **inherited)
         common.check_number("power", power, 0.0 <= power <= 1.0, "a number from 0 to 1 (the default is 0.5)")
         common.check_number("ratio", ratio, ratio >= 0.0, "0 (chosen on images) or a number above it")
-        self.power, self.ratio = power, ratio
+        self.power, self.ratio, self.chooses_penalty = power, ratio, not ratio
 
     def problems(self, n_classes: int) -> list[str]:
         n_bytes = 8 * n_classes * packed_length(self.classifier.in_features)

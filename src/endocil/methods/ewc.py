@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from endocil.data.batches import Batch, training_batches
 from endocil.data.scenario import Task
+from endocil.data.seeding import torch_seeded
 from endocil.errors import FileFormatError
 from endocil.methods import common
 from endocil.methods.base import TaskData
@@ -86,7 +87,7 @@ class EWC(Finetune):
         trained = self._trained_parameters()
         sums = {name: torch.zeros_like(parameter) for name, parameter in trained.items()}
         key, size, pieces = (task.index, "fisher"), self.schedule(task).batch_size, 0
-        with unsynced_batch_norm(self):
+        with unsynced_batch_norm(self), torch_seeded(self.seed, *key):  # dropout, in the mode of training
             self.eval()
             for module in self._trained_modules() if self.fisher == "pycil" else ():
                 module.train()  # PyCIL lets batch norm's statistics move on while it measures

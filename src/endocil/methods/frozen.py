@@ -42,6 +42,7 @@ class FrozenMethod(Method):
 
     classifier: GrowingClassifier
     learns_known_classes = True
+    chooses_penalty: bool = False  # on images that it learns; true: what was chosen stays when they are subtracted
     keeps_moments = True  # of all features together; false: the method's own sums give them
 
     def __init__(

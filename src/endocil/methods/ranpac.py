@@ -32,6 +32,7 @@ MATRICES = 5  # of (M, M) float64 that learning and saving need at once: G, its 
 class RanPAC(FrozenMethod):
     """Ridge regression on a random projection of frozen features; keeps G and Q."""
 
+    chooses_penalty = True
     projection: Tensor  # W: (d, M)
 
     def __init__(

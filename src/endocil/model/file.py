@@ -52,7 +52,7 @@ from endocil.io.terminal import one_line, printable, refuse_control, refuse_cont
 from endocil.learning.memory import KeptImages, Provenance, no_images
 from endocil.model.manifest import FORMAT, LONGEST_CELL, Manifest
 from endocil.model.out_of_distribution import wrong_shapes
-from endocil.settings.settings import Settings, load_settings
+from endocil.settings.settings import Settings, load_settings, resume_command
 
 Kind = Literal["exemplars", "held-out"]
 MANIFEST, WEIGHTS = "manifest.json", "weights.safetensors"
@@ -119,7 +119,7 @@ def model_path(path: Path) -> Path:
     if (path / "settings.toml").is_file():
         raise FileFormatError(
             f"the run {path} has no {RUN_MODEL}: it is not finished, was imported, or was made by endocil 0.1; "
-            f"continue with 'endocil resume {path}', or run it again"
+            f"continue with '{resume_command(path)}', or run it again"
         )
     raise FileFormatError(f"{path} is a folder without a model; expected a model file or the folder of a run")
 

@@ -225,7 +225,9 @@ def _subtracted(
         lines.append("still depends on them, if they came in the first task: the network, which was trained on it")
     if n < len(chosen):
         lines.append(f"{len(chosen) - n:,} of the given images were not learned by this model and are left alone")
-    lines.append("images of theirs that were not given are still in the sums; the penalty stays as it was chosen")
+    if method.chooses_penalty:
+        lines.append("still depends on them: the penalty, which is not chosen again without them")
+    lines.append("images of the same patients that were not given are still in the sums")
     manifest = content.manifest.model_copy(update={"classes": classes, "metrics": None})
     state = {name: value.detach().clone() for name, value in method.state_dict().items()}
     return replace(content, manifest=manifest, state=state, statistics=dict(method.statistics)), lines, n

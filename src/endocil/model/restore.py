@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from endocil.errors import EndocilError, FileFormatError, SettingsError
@@ -31,7 +32,7 @@ def without_memory() -> Iterator[None]:
 
 
 class _Shortcuts(TorchFunctionMode):
-    """The few operations that initialisation needs on the meta device.
+    """The few operations that initialisation needs on the meta device, and those that show the shapes of maps.
 
     Without these torch would do the same, but loads its compiler for it: seconds, and a folder for temporary files."""
 
@@ -39,11 +40,33 @@ class _Shortcuts(TorchFunctionMode):
         self, function: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         options = kwargs or {}
-        if function in (Tensor.normal_, Tensor.mul, Tensor.sub) and not any(
-            isinstance(value, Tensor) for value in args[1:]
-        ):
+        others = [value.shape for value in args[1:] if isinstance(value, Tensor)]
+        if function in (Tensor.normal_, Tensor.mul, Tensor.sub) and not others:
             return args[0]
+        if function in KEEP_SHAPE or (function is Tensor.add and others == [args[0].shape]):
+            return args[0]
+        if function is torch.conv2d:
+            return _convolved(*args, **options)
+        if function is torch.randn:
+            return torch.empty(*args)
         return _joined(*args, **options) if function is torch.cat else function(*args, **options)
+
+
+KEEP_SHAPE = (functional.batch_norm, functional.relu, functional.relu6)
+
+
+def _convolved(
+    images: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sequence[int] = (1, 1),
+    padding: Sequence[int] = (0, 0),
+    *_: Any,
+) -> Tensor:
+    """The shape that an undilated convolution gives."""
+    sizes = zip(images.shape[2:], weight.shape[2:], stride, padding, strict=True)
+    places = [(size + 2 * pad - kernel) // step + 1 for size, kernel, step, pad in sizes]
+    return torch.empty(len(images), len(weight), *places, dtype=images.dtype)
 
 
 def _joined(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:

@@ -11,7 +11,7 @@ from torch import nn
 
 from endocil.data.augment import IMAGENET, Normalisation
 from endocil.data.seeding import generator, torch_seeded
-from endocil.errors import SettingsError
+from endocil.errors import EndocilError, SettingsError
 from endocil.networks.batch_norm import sync_batch_norm, unsynced_batch_norm
 from endocil.networks.branches import Boosted, LastBlocks, WholeBranches, concatenate_features
 from endocil.networks.efficientnet_lite import EfficientNetLite, EfficientNetLite0, EfficientNetLite1, EfficientNetLite2
@@ -86,8 +86,11 @@ def build_backbone(
         try:
             given = {"size": size, "pretrained": weights == "pretrained"} if name.startswith("timm:") else {}
             backbone = maker(**given, **(options or {}))
+        except EndocilError:
+            raise
         except ValueError as error:
             raise SettingsError(str(error)) from error
+    backbone.made_with = dict(options or {})  # type: ignore[assignment]  # not all of it is in weights and repr
     if isinstance(backbone, StagedResNet | EfficientNetLite):
         initialise(backbone, generator(seed, "backbone"))
     notes = _start_from(backbone, name, weights) if weights else []

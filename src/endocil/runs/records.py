@@ -12,7 +12,7 @@ from endocil.errors import EndocilError, FileFormatError
 from endocil.io.files import parse_json, parse_toml, read_csv
 from endocil.learning.build import complete
 from endocil.learning.events import read_events, refuse_unfit
-from endocil.settings.settings import Settings, load_settings
+from endocil.settings.settings import Settings, load_settings, resume_command
 
 Json = Mapping[str, Any]
 Complete = Callable[[Json], Json]
@@ -218,7 +218,7 @@ def _finished_metrics(folder: Path) -> Json:
         if complete:
             refuse_unfit(file, _Metrics, metrics)
     if not complete:
-        raise FileFormatError(f"the run {folder} is not finished; finish it with `endocil resume {folder}`")
+        raise FileFormatError(f"the run {folder} is not finished; finish it with `{resume_command(folder)}`")
     return metrics
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from endocil.errors import SettingsError
+from endocil.errors import EndocilError, SettingsError
 from endocil.io.files import parse_toml
 from endocil.methods.base import check_milestones, check_warmup
 from endocil.registry import is_foreign, trust
@@ -234,6 +234,15 @@ def load_settings(source: str | Path | Mapping[str, Any] | Settings, overrides: 
         return Settings.model_validate(values)
     except ValidationError as error:
         raise SettingsError("; ".join(_problem(details) for details in error.errors()[:3])) from None
+
+
+def resume_command(run: Path) -> str:
+    """What continues a stopped run, for messages; with --trust where its settings name code from outside."""
+    try:
+        foreign = bool(load_settings(run / "settings.toml").outside_code())
+    except (EndocilError, OSError):  # resume will say what is wrong with them
+        foreign = False
+    return f"endocil resume {run}{' --trust' if foreign else ''}"
 
 
 def _read(source: str | Path) -> dict[str, Any]:
