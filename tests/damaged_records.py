@@ -26,6 +26,7 @@ WRONG: tuple[Any, ...] = (
     *(0, 7, -1, -1.5, 10**9, 10**30, 1e308, float("inf"), float("nan"), True, None),
     *([], {}, ["x"], [[[[]]]], {"x": "y"}, [0] * 1000),
 )
+MISSING = object()
 CELLS = ("", '"', "'=1", "\r", "\n", ",", ";", "\t", "\0", "nan", "-1e999", "../../../etc/passwd", "\udcff", "ä" * 300)
 
 
@@ -41,8 +42,24 @@ def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
     inner = changed
     for key in path[:-1]:
         inner = inner[key]
-    inner[path[-1]] = new
+    if new is MISSING:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = new
     return changed
+
+
+def watched(folder: Path) -> None:
+    """All that `endocil watch` shows of a run, on a terminal and in lines."""
+    from rich.console import Console
+
+    from endocil.cli.runs import _run_lines, event_lines, run_panel
+    from endocil.runs.follow import FolderFollower
+
+    (run,) = FolderFollower(folder).snapshots()
+    event_lines(run.events, run.accuracies)
+    _run_lines(run)
+    Console(file=StringIO(), width=100).print(run_panel(run))
 
 
 def written(value: Any, suffix: str) -> bytes | None:
@@ -175,7 +192,7 @@ def _sound_run(folder: Path) -> Path:
 
 
 def try_runs(start: int, stop: int) -> dict[str, Any]:
-    """A file of a finished run is damaged: its table, and the page of every fifth."""
+    """A file of a finished run is damaged: its table, and the page of every fifth; every other one is watched too."""
     from endocil.errors import EndocilError
     from endocil.reports.page import write_run_page
     from endocil.reports.tables import comparison
@@ -189,6 +206,8 @@ def try_runs(start: int, stop: int) -> dict[str, Any]:
         sound = {path: path.read_bytes() for path in files}
 
         def read(number: int) -> None:
+            if number % 2:
+                watched(folder)
             comparison(read_runs([folder])).text()
             if number % 5 == 0:
                 write_run_page(read_run(folder), folder)

@@ -50,6 +50,11 @@ def test_a_name_in_a_markdown_table_is_neither_html_nor_a_link(name: str) -> Non
         assert address not in markdown_text(name)
 
 
+@pytest.mark.parametrize("name", ["# heading", "> quote", "- item", "+ item", "## x"])
+def test_a_name_at_the_begin_of_a_line_of_markdown_is_text(name: str) -> None:
+    assert MarkdownIt("commonmark").render(markdown_text(name)) == f"<p>{name.replace('>', '&gt;')}</p>\n"
+
+
 def test_names_that_are_not_links_are_left_alone() -> None:
     for name in ("normal_z-line", "EndoCIL (loss=cross_entropy)", "Barrett's 10:30", "esophagitis a/b"):
         assert markdown_text(name) == name

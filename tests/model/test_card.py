@@ -43,8 +43,16 @@ def test_names_of_classes_stay_names_in_markdown_and_html() -> None:
     card = card_of(untrained())
     assert "&lt;b&gt;cecum&lt;/b&gt;" in card.page()
     assert "<b>cecum" not in card.page()
-    assert "\\<b\\>cecum" in card.markdown()
+    assert "\\<b>cecum" in card.markdown()
     assert all(name in card.text() for name in CLASSES)
+
+
+def test_a_card_in_markdown_has_neither_links_nor_text_that_turns() -> None:
+    content = untrained()
+    step = content.manifest.history[-1].model_copy(update={"note": "https://evil.example po\u202elyp"})
+    text = card_of(replace(content, manifest=content.manifest.model_copy(update={"history": (step,)}))).markdown()
+    assert r"https\://evil.example po\\u202elyp" in text
+    assert "\u202e" not in text
 
 
 def gated(content: ModelFile, verdict: GateVerdict = VERDICT) -> ModelFile:

@@ -1,4 +1,4 @@
-"""A run folder with a damaged file is one clear line in a table and on a page, never a traceback."""
+"""A run folder with a damaged file is one clear line in a table, on a page and in `endocil watch`, no traceback."""
 
 import json
 import random
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import tomli_w
-from damaged_records import replaced
+from damaged_records import MISSING, replaced, watched
 
 from endocil.errors import EndocilError
 from endocil.reports.page import write_run_page
@@ -19,7 +19,7 @@ from endocil.runs.paired_predictions import read_paired_predictions
 from endocil.runs.records import read_run, read_runs
 
 MakeRun = Callable[..., Path]
-WRONG: tuple[Any, ...] = ("text", 7, -1.5, True, None, [], {}, ["x"], {"x": "y"})
+WRONG: tuple[Any, ...] = ("text", 7, -1.5, True, None, [], {}, ["x"], {"x": "y"}, 10**400, float("inf"), MISSING)
 SAMPLES = 50  # of each file
 
 
@@ -52,6 +52,11 @@ def write(file: Path, value: Any) -> bool:
     return True
 
 
+def reported(folder: Path) -> None:
+    comparison(read_runs([folder])).text()
+    write_run_page(read_run(folder), folder)
+
+
 @pytest.mark.parametrize(
     "name", ["metrics.json", "environment.json", "events.jsonl", "leaks.json", "data.json", "settings.toml"]
 )
@@ -63,16 +68,15 @@ def test_a_value_of_the_wrong_type_is_one_line(name: str, tiny_run: Path, tmp_pa
     refused = 0
     for _ in range(SAMPLES):
         path, wrong = chosen.choice(everywhere), chosen.choice(WRONG)
-        if not write(folder / name, replaced(sound, path, wrong)):
+        if (wrong is MISSING and not path) or not write(folder / name, replaced(sound, path, wrong)):
             continue
-        try:
-            records = read_runs([folder])
-            comparison(records).text()
-            write_run_page(read_run(folder), folder)
-        except EndocilError:
-            refused += 1
-        except Exception as error:
-            raise AssertionError(f"{name} with {wrong!r} at {path}") from error
+        for show in (reported, watched):
+            try:
+                show(folder)
+            except EndocilError:
+                refused += 1
+            except Exception as error:
+                raise AssertionError(f"{name} with {wrong!r} at {path}, {show.__name__}") from error
     assert refused or name in ("environment.json", "data.json")
 
 
@@ -96,3 +100,24 @@ def test_predictions_of_a_task_for_an_image_that_the_last_task_has_not_are_one_l
     (folder / "predictions" / "task-0.csv").write_text("\n".join(lines) + "\n")
     with pytest.raises(EndocilError, match=r"task-0\.csv has the image 'other.*, which that of the last task has not"):
         read_paired_predictions([read_run(folder)], "softmax")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("split.csv", "image,class,part\na.png,a,train\n", r"split\.csv lacks the columns"),
+        ("split.csv", "image,class,task,part\na.png,a,first,train\n", r"split\.csv: a\.png has the task 'first'"),
+        ("data.json", '{"notes": 5}', r"data\.json, notes: "),
+        ("data.json", "{", r"data\.json is not JSON"),
+        ("leaks.json", "[1]", r"leaks\.json: expected a JSON object"),
+        ("leaks.json", '{"exact_in_train": "much"}', r"leaks\.json, exact_in_train: "),
+    ],
+)
+def test_lists_and_notes_that_are_none_are_named_by_reports_and_watch(
+    name: str, content: str, words: str, tiny_run: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(tiny_run, tmp_path / "run")
+    (folder / name).write_text(content)
+    for show in (reported, watched):
+        with pytest.raises(EndocilError, match=words):
+            show(folder)

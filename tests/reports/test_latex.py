@@ -92,6 +92,10 @@ def test_no_character_means_anything_to_latex() -> None:
     )
 
 
+def test_what_turns_text_is_written_out() -> None:
+    assert escaped("po\u202elyp") == r"po\textbackslash{}u202elyp"
+
+
 def test_it_compiles(tmp_path: Path) -> None:
     if shutil.which("pdflatex") is None:
         if os.environ.get("ENDOCIL_NEEDS_LATEX"):

@@ -20,7 +20,7 @@ class StoppedError(Exception):
 
 
 def stop(record: dict[str, Any]) -> None:
-    if record["event"] == "learned":
+    if record["event"] == "task" and record["task"] == 1:
         raise StoppedError
 
 
@@ -82,4 +82,23 @@ def test_images_of_the_same_names_with_other_pixels_are_refused(
     images = shutil.copytree(project / "images", tmp_path / "images")
     Image.new("RGB", (20, 20)).save(images / "class-1" / "3.png")
     with pytest.raises(EndocilError, match=r"have the names of those of the run in .*, but other pixels"):
+        resume(folder)
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        ("settings.toml", r"settings\.toml was changed .*train\.epochs was 2, is 3"),
+        ("checkpoint.safetensors", "cannot be read"),
+        ("predictions/task-0.csv", "not as the run has written it"),
+    ],
+)
+def test_what_does_not_fit_the_checkpoint_is_told_before_the_images_are_looked_for(
+    damage: str, words: str, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where no images are
+    folder = shutil.copytree(project / "runs" / "stopped", tmp_path / "run")
+    whole = (folder / damage).read_bytes()
+    (folder / damage).write_bytes(whole.replace(b"epochs = 2", b"epochs = 3") if "toml" in damage else whole[:-9])
+    with pytest.raises(EndocilError, match=words):
         resume(folder)

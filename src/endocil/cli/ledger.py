@@ -13,17 +13,16 @@ from endocil.io.files import refuse_existing
 def add(runs: Runs, folder: Ledger = Path("docs/results")) -> None:
     """Add the small results of finished runs to the ledger: settings, metrics, versions; no images."""
     from endocil.data.scenario import image_rows, scenario_digest
-    from endocil.io.files import read_csv
     from endocil.reports.ledger import AlreadyInLedgerError, add_to_ledger
     from endocil.runs.folder import RunFolder
     from endocil.runs.parts import kept_table, scenario_of
-    from endocil.runs.records import run_folders
+    from endocil.runs.records import read_split, run_folders
 
     for run in run_folders(runs):
         try:
             settings = RunFolder(run).settings
             scenario = scenario_of(kept_table(settings), settings)
-            learned = [(row["image"], row["class"], row["part"]) for row in read_csv(run / "split.csv")]
+            learned = [(row["image"], row["class"], row["part"]) for row in read_split(run / "split.csv")]
             same = learned == image_rows(scenario)
             content = scenario_digest(scenario) if same else None  # of the images that the run has learned
         except (EndocilError, OSError):  # a run of another machine, whose data is not here

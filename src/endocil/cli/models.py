@@ -244,7 +244,8 @@ def export(
     made = write_onnx(model, output, trust=trust, force=force)
     compared = f"{made.pictures} {'synthetic images' if made.generated else 'images of the model'}"
     say(f"wrote {made.path}: {', '.join(made.outputs)}")
-    say(f"agrees with torch on {compared}: largest difference {made.difference:.1e} (allowed: {TOLERANCE:.0e})")
+    allowed = f"{TOLERANCE:.0e}, and {TOLERANCE:.0e} of the value"
+    say(f"agrees with torch on {compared}: largest difference {made.difference:.1e} (allowed: {allowed})")
     say(DISCLAIMER)
 
 

@@ -6,10 +6,10 @@ import platform
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from endocil.errors import EndocilError, FileFormatError
 from endocil.io.files import parse_json, private, write_atomically
@@ -19,55 +19,59 @@ from endocil.settings.settings import Settings, resume_command
 Show = Callable[[dict[str, Any]], None]
 
 
+Count = Annotated[int, Field(ge=0, le=2**53)]  # which a float can hold
+_Measured = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
 class _Event(BaseModel):
     """What readers of an event rely on; older runs have fewer keys, and further keys are not looked at."""
 
     model_config = ConfigDict(strict=True, extra="allow")
-    task: int = 0
+    task: Count = 0
 
 
 class _Phase(_Event):
-    epochs: int
-    images: int
+    epochs: Count
+    images: Count
 
 
 class _TaskEvent(_Event):
-    task: int
+    task: Count
     classes: list[str]
-    new: int = 0
-    exemplars: int = 0
+    new: Count = 0
+    exemplars: Count = 0
     phases: list[_Phase] = []
     notes: list[str] = []
 
 
 class _EpochEvent(_Event):
-    task: int
-    phase: str = ""
-    epoch: int
-    epochs: int
+    task: Count
+    phase: str
+    epoch: Count
+    epochs: Count
     learning_rate: float
     losses: dict[str, float]
     per_class: dict[str, list[float | None]] = {}
     weight_norms: list[float] = []
     classifier_gradient: float | None = None
     gamma: float | None = None
-    images: int = 0
-    seconds: float = 0.0
-    images_per_second: float = 0.0
+    images: Count = 0
+    seconds: _Measured = 0.0
+    images_per_second: _Measured = 0.0
 
 
 class _SelectionEvent(_Event):
-    task: int
-    kept: int
-    of: int
+    task: Count
+    kept: Count
+    of: Count
     mmd2: float | None = None
     bound: float | None = None
 
 
 class _LearnedEvent(_Event):
-    task: int
-    parameters: int
-    peak_megabytes: float
+    task: Count
+    parameters: Count
+    peak_megabytes: _Measured
     measured: dict[str, float] = {}
 
 

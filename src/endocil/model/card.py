@@ -10,6 +10,7 @@ from typing import Any
 
 from endocil.html.markup import number, render_page
 from endocil.io.terminal import aligned
+from endocil.io.text_tables import markdown_text
 from endocil.methods import method_title
 from endocil.model import DISCLAIMER
 from endocil.model.calibration import limits_of
@@ -60,16 +61,16 @@ class Card:
         return "\n".join(lines)
 
     def markdown(self) -> str:
-        lines = [f"# {_escaped(self.title)}", "", f"**{DISCLAIMER}**"]
+        lines = [f"# {markdown_text(self.title)}", "", f"**{DISCLAIMER}**"]
         for section in self.sections:
             lines += ["", f"## {section.title}"]
             for line in section.lines:
-                lines += ["", _escaped(line)]
+                lines += ["", markdown_text(line)]
             if section.facts:
-                lines += ["", *(f"- **{name}:** {_escaped(value)}" for name, value in section.facts)]
+                lines += ["", *(f"- **{name}:** {markdown_text(value)}" for name, value in section.facts)]
             if section.rows:
                 sides = ["---:" if j >= section.numeric_from else "---" for j in range(len(section.titles))]
-                table = [section.titles, sides, *([_escaped(cell) for cell in row] for row in section.rows)]
+                table = [section.titles, sides, *([markdown_text(cell) for cell in row] for row in section.rows)]
                 lines += ["", *(f"| {' | '.join(row)} |" for row in table)]
         return "\n".join(lines) + "\n"
 
@@ -191,10 +192,3 @@ def _step(step: Step) -> tuple[str, ...]:
     removed = ", ".join(f"{n:,} by {field}" for field, n in step.removed.items())
     said = (added, f"removed {removed}" if removed else "", " ".join(step.changes), step.note)
     return step.made[:16].replace("T", " "), step.by, (step.parent or "")[:8], "; ".join(filter(None, said))
-
-
-def _escaped(text: str) -> str:
-    """As text in Markdown: names of classes may hold its signs, or those of HTML."""
-    for sign in "\\`*_[]<>|#":
-        text = text.replace(sign, f"\\{sign}")
-    return text.replace("&", "&amp;").replace("\n", " ")

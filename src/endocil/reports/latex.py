@@ -3,6 +3,7 @@
 The document needs \\usepackage{booktabs}, and amssymb where a table has ticks.
 """
 
+from endocil.io.terminal import printable
 from endocil.io.text_tables import DASH, Cell, Column, Spread, Table, shown, within
 from endocil.reports.tables import TITLES
 
@@ -55,8 +56,8 @@ def latex(table: Table, *, caption: str | None = None, label: str = "tab:results
 
 
 def escaped(text: str) -> str:
-    """Text with LaTeX's special characters escaped."""
-    return text.translate(SPECIAL)
+    """Text with LaTeX's special characters escaped, and those that turn the direction of text written out."""
+    return printable(text).translate(SPECIAL)
 
 
 def _line(cells: list[str]) -> str:

@@ -8,13 +8,17 @@ from typing import Any, Literal
 
 from endocil.data.leaks import RATES
 from endocil.errors import DataError
-from endocil.io.files import LOCK_FILE, Lock, lock, parse_json, read_csv
+from endocil.io.files import LOCK_FILE, Lock, lock
 from endocil.learning.events import read_events
 from endocil.methods import method_title
 from endocil.metrics.metrics import accuracy
 from endocil.model.prediction_files import read_run_predictions
 from endocil.runs.folder import RunFolder
+<<<<<<< HEAD
 from endocil.settings.settings import resume_command
+=======
+from endocil.runs.records import read_notes, read_split
+>>>>>>> 260c395de97aceb98bc012faf2c1cfbc4bf1f8d0
 
 Event = Mapping[str, Any]
 Status = Literal["running", "finished", "stopped", "unknown"]
@@ -79,11 +83,12 @@ def state_of(events: Sequence[Event], sizes: Sequence[TaskSize]) -> State:
     if not epochs or not tasks or epochs[-1]["task"] != tasks[-1].index:
         return state
     last = epochs[-1]
-    of_phase = [one["seconds"] for one in trained if (one["task"], one["phase"]) == (last["task"], last["phase"])]
-    seconds, passes = sum(event["seconds"] for event in trained), _passes(trained)
+    place = (last["task"], last["phase"])
+    of_phase = [one.get("seconds", 0.0) for one in trained if (one["task"], one["phase"]) == place]
+    seconds, passes = sum(one.get("seconds", 0.0) for one in trained), _passes(trained)
     return replace(
         state,
-        phase=last["phase"],
+        phase=place[1],
         epoch=last["epoch"] + 1,
         epochs=last["epochs"],
         losses=last["losses"],
@@ -136,7 +141,7 @@ def _planned(tasks: Sequence[TaskState], sizes: Sequence[TaskSize]) -> int:
 
 
 def task_sizes(split: Path) -> tuple[TaskSize, ...]:
-    rows = read_csv(split)
+    rows = read_split(split)
     images = Counter(int(row["task"]) for row in rows if row["part"] == "train")
     first: dict[str, int] = {}  # the task that brings a class; images of it may come back in later ones
     for row in rows:
@@ -175,12 +180,10 @@ class RunFollower:
         settings = self.run.settings
         self.name = f"{method_title(settings.method.name)} seed {settings.seed}"
         self.sizes = task_sizes(folder / "split.csv")
-        # notes on the images, from the files that a run writes before it learns; earlier versions wrote fewer
-        files = (folder / "data.json", folder / "leaks.json")
-        data, leaks = (parse_json(file.read_text("utf-8")) if file.is_file() else {} for file in files)
+        leaks, notes = read_notes(folder)
         rates = [(leaks[key], kind) for key, kind in RATES.items() if leaks.get(key)]
         leaking = (f"{rate:.1%} of the test images have {kind} in the training part" for rate, kind in rates)
-        self.notes = (*data.get("notes", ()), *leaking)
+        self.notes = (*notes, *leaking)
         self.accuracies: tuple[float, ...] = ()
 
     def snapshot(self) -> Snapshot:

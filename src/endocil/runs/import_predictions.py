@@ -21,7 +21,6 @@ from endocil.errors import DataError, FileFormatError, SettingsError
 from endocil.io.files import (
     LARGEST,
     filling_folder,
-    read_csv,
     read_whole,
     refuse_special,
     write_atomically,
@@ -40,7 +39,7 @@ from endocil.model.prediction_files import (
 )
 from endocil.model.predictions import Predictions
 from endocil.runs.folder import IMPORTED, SPLIT_HEADER, RunFolder
-from endocil.runs.records import read_run
+from endocil.runs.records import read_run, read_split
 
 NAMES = ("method", "toolbox", "data", "seed")  # columns that may say what options say, the same in every row
 TEXTS = ("image", "label", "predicted", "source", "group", *NAMES)
@@ -253,7 +252,7 @@ def _like(
 ) -> tuple[list[Predictions], tuple[str, ...]]:
     """With the sources and groups of the other run; its data and split go into the settings."""
     record = read_run(run)
-    rows = {row["image"]: row for row in read_csv(run / "split.csv") if row["part"] == "test"}
+    rows = {row["image"]: row for row in read_split(run / "split.csv") if row["part"] == "test"}
     last = predictions[-1]
     own = {image: last.classes[label] for image, label in _pairs(last)}
     theirs = {image: row["class"] for image, row in rows.items()}

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from endocil.errors import DataError, FileFormatError
-from endocil.io.files import read_csv
 from endocil.metrics.metrics import class_tasks, task_aware_correct, top_correct
 from endocil.metrics.statistics import (
     Bools,
@@ -21,7 +20,7 @@ from endocil.metrics.statistics import (
 )
 from endocil.model.prediction_files import read_run_predictions
 from endocil.model.predictions import Head, Predictions
-from endocil.runs.records import RunRecord
+from endocil.runs.records import RunRecord, read_split
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +137,7 @@ def _class_of_each_image(p: Predictions) -> dict[str, str]:
 def _groups(runs: Sequence[RunRecord]) -> dict[str, str]:
     """The group of each test image, from the first run whose split has groups."""
     for run in runs:
-        rows = read_csv(run.folder / "split.csv") if run.folder else []
+        rows = read_split(run.folder / "split.csv") if run.folder else []
         groups = {row["image"]: row["group"] for row in rows if row["part"] == "test" and row.get("group")}
         if groups:
             return groups

@@ -1,8 +1,10 @@
 """Finished runs, read from their folders, missing settings filled in by defaults, for tables, pages and ledger."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,8 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from endocil.errors import EndocilError, FileFormatError
 from endocil.io.files import parse_json, parse_toml, read_csv
+from endocil.io.text_tables import listed
 from endocil.learning.build import complete
-from endocil.learning.events import read_events, refuse_unfit
+from endocil.learning.events import Count, read_events, refuse_unfit
 from endocil.settings.settings import Settings, load_settings, resume_command
 
 Json = Mapping[str, Any]
@@ -24,6 +27,7 @@ class _Known(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
 
+_TASK = re.compile("[0-9]{1,6}")
 _Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]  # which a float can hold
 _Finite = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -68,7 +72,7 @@ class _Imported(_Known):
 
 
 class _Settings(_Known):
-    seed: int = 0
+    seed: int
     data: _Data
     method: _Name
     scenario: _Scenario = _Scenario()
@@ -86,12 +90,12 @@ class _Class(_Known):
     recall: float | None
     precision: float | None
     f1: float | None
-    images: int
+    images: Count
 
 
 class _Source(_Known):
-    accuracy: float
-    images: int
+    __pydantic_extra__: dict[str, _Finite | None]
+    images: Count
     per_class: dict[str, _Class] = {}
 
 
@@ -100,18 +104,18 @@ class _Head(_Known):
     f1_last: float
     acc_avg: float
     f1_avg: float
-    af: float | None = None
-    af_printed: float | None = None
-    forgetting_max: float | None = None
-    balanced_last: float | None = None
+    af: float | None
+    af_printed: float | None
+    forgetting_max: float | None
+    balanced_last: float | None
     acc: list[float]
     f1: list[float]
     task_accuracy: list[list[float | None]]
-    confusion: list[list[int]]
-    confusions: list[list[list[int]]] = []
+    confusion: list[list[Count]]
+    confusions: list[list[list[Count]]] = []
     per_class: dict[str, _Class]
     per_class_over_tasks: list[Figures] = []
-    per_source: dict[str, _Source] = {}
+    per_source: dict[str, _Source]
 
 
 class _Metrics(_Known):
@@ -129,7 +133,12 @@ class _Metrics(_Known):
         for head in filter(None, (self.softmax, self.nearest_mean)):
             if [len(row) for row in head.confusion] != [classes] * classes:
                 raise ValueError(f"confusion is not a table of {classes} by {classes} classes")
-            if [len(row) for row in head.task_accuracy] != [tasks] * tasks or len(head.f1) != len(head.acc):
+            seen = list(accumulate(self.task_sizes))
+            if head.confusions and [[*map(len, one)] for one in head.confusions] != [[n] * n for n in seen]:
+                raise ValueError(f"confusions are not tables of {seen[:10]} classes")
+            if len(head.acc) != tasks or len(head.f1) != tasks:
+                raise ValueError(f"acc and f1 are not of {tasks} tasks")
+            if [len(row) for row in head.task_accuracy] != [tasks] * tasks:
                 raise ValueError(f"task_accuracy is not a table of {tasks} by {tasks} tasks")
             if set(head.per_class) != set(self.classes):
                 raise ValueError("per_class is not of the run's classes")
@@ -185,13 +194,9 @@ def read_run(folder: Path) -> RunRecord:
         )
     metrics, settings = _finished_metrics(folder), _parsed(folder / "settings.toml", parse_toml, _Settings)
     images: dict[str, Counter[str]] = defaultdict(Counter)
-    for row in read_csv(folder / "split.csv"):
-        if not {"image", "class", "part"} <= row.keys():
-            raise FileFormatError(f"{folder / 'split.csv'} lacks the columns image, class and part; it is damaged")
+    for row in read_split(folder / "split.csv"):
         images[row["class"]][row["part"]] += 1
-    # runs of earlier versions have fewer files
-    later = ((folder / "leaks.json", _Leaks), (folder / "data.json", _DataNotes))
-    leaks, data = (_parsed(file, parse_json, expected) if file.is_file() else {} for file, expected in later)
+    leaks, notes = read_notes(folder)
     memory = folder / "memory" / f"task-{len(metrics['task_sizes']) - 1}.csv"  # methods without replay have none
     return RunRecord(
         name=folder.resolve().name,
@@ -202,9 +207,28 @@ def read_run(folder: Path) -> RunRecord:
         images=images,
         exemplars=tuple(read_csv(memory)) if memory.is_file() else (),
         leaks=leaks,
-        notes=tuple(data.get("notes", ())),
+        notes=notes,
         folder=folder,
     )
+
+
+def read_split(path: Path) -> list[dict[str, str]]:
+    """The rows of a run's split.csv, with image, class, task (a number) and part."""
+    rows, expected = read_csv(path), ("image", "class", "task", "part")
+    if rows and not {*expected} <= rows[0].keys():
+        raise FileFormatError(f"{path} lacks the columns {listed(expected)}; it is damaged")
+    for row in rows:
+        if not _TASK.fullmatch(row["task"]):
+            raise FileFormatError(f"{path}: {row['image']} has the task {row['task'][:20]!r}, no number; it is damaged")
+    return rows
+
+
+def read_notes(folder: Path) -> tuple[Json, tuple[str, ...]]:
+    """How much of the test part the training part has seen, and notes on the images, as a run writes them before it
+    learns; runs of earlier versions have fewer files."""
+    files = ((folder / "leaks.json", _Leaks), (folder / "data.json", _DataNotes))
+    leaks, data = (_parsed(file, parse_json, expected) if file.is_file() else {} for file, expected in files)
+    return leaks, tuple(data.get("notes", ()))
 
 
 def _finished_metrics(folder: Path) -> Json:

@@ -21,7 +21,7 @@ from endocil.data.cache import Progress
 from endocil.data.scenario import Task
 from endocil.data.splits import TRAIN, VALIDATION
 from endocil.io.files import make_private_folder, write_atomically, write_csv, write_json
-from endocil.learning.build import build_learner
+from endocil.learning.build import build_learner, complete
 from endocil.learning.checkpoint import Checkpoint, Position, load_checkpoint, restore
 from endocil.learning.events import Journal, Show
 from endocil.learning.features import outputs_of
@@ -116,22 +116,29 @@ def resume(
         run_folder.tidy_up()
         return Result(run_folder.path, run_folder.metrics())
     settings = run_folder.resumed_settings(changes)
-    parts = assemble(settings.trusted() if trust else settings, progress)
+    settings = complete(settings.trusted() if trust else settings)
+    _refuse_other_checkpoint(run_folder, settings)  # before an image is read; again when the folder is ours
+    parts = assemble(settings, progress)
     run_folder.refuse_other_images(parts)
     with learning_on(settings.run.accelerator, devices, nodes) as fabric, ExitStack() as stack:
 
         def begin() -> None:
             stack.enter_context(run_folder.locked())
             run_folder.remove_temporary_files(settings.run.first_tasks)
-            checkpoint = load_checkpoint(run_folder.path)
-            if checkpoint is not None:
-                run_folder.refuse_other_settings(parts.settings, checkpoint.settings)
-                run_folder.refuse_other_results(checkpoint.results)
+            _refuse_other_checkpoint(run_folder, parts.settings)
             if changes:
                 run_folder.record(parts.settings)
 
         on_rank_zero(fabric, begin)
         return _learn_tasks(parts, run_folder, fabric, load_checkpoint(run_folder.path), show)
+
+
+def _refuse_other_checkpoint(run_folder: RunFolder, settings: Settings) -> None:
+    """Refuse a checkpoint that cannot be read, or that settings and results of the folder do not belong to."""
+    checkpoint = load_checkpoint(run_folder.path)
+    if checkpoint is not None:
+        run_folder.refuse_other_settings(settings, checkpoint.settings)
+        run_folder.refuse_other_results(checkpoint.results)
 
 
 def _learn_tasks(

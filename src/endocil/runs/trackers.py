@@ -116,7 +116,7 @@ class Tracker:
             self.classes += record["classes"]
         elif record["event"] == "epoch":
             self.epochs += 1
-            self.seconds += record["seconds"]
+            self.seconds += record.get("seconds", 0.0)
             for name, value in record["losses"].items():
                 self._write(f"loss/{name}", value, self.epochs)
             for name, values in record.get("per_class", {}).items():

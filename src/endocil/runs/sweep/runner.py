@@ -169,7 +169,7 @@ class RunProgress:
         return self.job.log.exists() and self.job.log.stat().st_size > self.logged
 
     def update(self) -> None:
-        with suppress(OSError, ValueError, KeyError):  # a file that is being written
+        with suppress(OSError, EndocilError):  # a file that is being written, or damaged
             self.sizes = self.sizes or task_sizes(self.job.folder / "split.csv")
             state = state_of(read_events(self.job.folder / "events.jsonl"), self.sizes)
             self.share, self.left = state.share, state.left
