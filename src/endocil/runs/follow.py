@@ -14,11 +14,8 @@ from endocil.methods import method_title
 from endocil.metrics.metrics import accuracy
 from endocil.model.prediction_files import read_run_predictions
 from endocil.runs.folder import RunFolder
-<<<<<<< HEAD
-from endocil.settings.settings import resume_command
-=======
 from endocil.runs.records import read_notes, read_split
->>>>>>> 260c395de97aceb98bc012faf2c1cfbc4bf1f8d0
+from endocil.settings.settings import resume_command
 
 Event = Mapping[str, Any]
 Status = Literal["running", "finished", "stopped", "unknown"]
