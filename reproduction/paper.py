@@ -13,7 +13,7 @@ from typing import Any
 
 from endocil.methods import method_title
 from endocil.reports.ledger import Entry
-from endocil.reports.ledger_tables import Entries, shared_budget, ticks
+from endocil.reports.ledger_tables import Entries, chosen_by_method, shared_budget, ticks
 from endocil.runs.experiments import Group, data_title, differing, flatten, format_value, identity, label, split_title
 from endocil.runs.experiments import groups as grouped
 from endocil.runs.records import is_incremental
@@ -148,7 +148,7 @@ def places(
 
 
 def _where(settings: Json) -> dict[str, Any]:
-    own = ("seed", "method.", "memory.")
+    own = ("seed", "method.", "memory.", *chosen_by_method(settings))
     return {k: v for k, v in sorted(identity(settings).items()) if not k.startswith(own)}
 
 

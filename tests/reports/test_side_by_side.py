@@ -209,6 +209,19 @@ def test_a_fine_tuned_network_is_named_wherever_its_scale_is_and_kept_from_runs_
     assert alone == "No data set has all methods yet.\n"  # nothing from scratch, so nothing is said to be
 
 
+def test_fine_tuned_methods_stand_side_by_side_each_at_its_own_learning_rate() -> None:
+    low, high = ({**FINE_TUNED, "train__learning_rate": rate} for rate in (0.03, 0.1))
+    tuned = [*_seeds("bic", 80.0, 82.0, **low), *_seeds("icarl", 60.0, 61.5, **low)]
+    tuned += [*_seeds("joint", 90.0, **high), *_seeds("foster", 70.0, 71.0, **high)]
+    [one] = comparisons(tuned)
+    assert one.scale == f"{BUDGET}, learning rates 0.03 and 0.1 by method, 30 exemplars per class"
+    [data] = one.data_sets
+    assert [method.label for method in data.methods] == ["BiC", "iCaRL", "JointTrain", "FOSTER"]
+    scratch = [e for name in ("bic", "icarl") for e in _seeds(name, 40.0, train__learning_rate=0.1)]
+    scratch += [e for name in ("dgr", "foster") for e in _seeds(name, 40.0, train__learning_rate=0.03)]
+    assert len(comparisons(scratch)) == 2  # from scratch the learning rate is part of the setting
+
+
 def test_runs_from_scratch_are_told_as_such_where_more_was_fine_tuned() -> None:
     scratch = [e for i, name in enumerate(COMPARED) for e in _seeds(name, 40.0 + i, 41.0 + i)]
     tuned = [e for name in (*COMPARED, "joint") for e in _seeds(name, 80.0, 82.0, **FINE_TUNED)]

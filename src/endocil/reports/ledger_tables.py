@@ -72,6 +72,12 @@ def training_kind(settings: Json) -> str:
     return FINE_TUNED if weights else SCRATCH
 
 
+def chosen_by_method(settings: Json) -> tuple[str, ...]:
+    """Keys that may differ between methods side by side: a network that starts from weights is trained by each method
+    at the learning rate that suits it."""
+    return ("train.learning_rate",) if training_kind(settings) == FINE_TUNED else ()
+
+
 def ledger_table(entries: Sequence[Entry]) -> Table:
     """Every experiment, mean ± sample standard deviation over its seeds."""
     experiments = _ordered(entries, _section_and_memory)

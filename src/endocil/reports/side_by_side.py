@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from endocil.io.text_tables import DASH, TIE, Cell, Column, Table, shown, spread
+from endocil.io.text_tables import DASH, TIE, Cell, Column, Table, listed, shown, spread
 from endocil.methods import method_title
 from endocil.metrics.metrics import TABLE_METRICS
 from endocil.metrics.statistics import paired_t_p
@@ -20,6 +20,7 @@ from endocil.reports.ledger_tables import (
     MEMORY_SIZES,
     STEM,
     Entries,
+    chosen_by_method,
     is_frozen,
     section,
     shared_budget,
@@ -187,7 +188,9 @@ def comparisons(entries: Sequence[Entry], *, by_image: bool = True) -> list[Comp
     by_scale: dict[str, list[Entry]] = {}
     for entry in entries:
         if (split_description(entry.settings) == "by image") == by_image:
-            scale = {key: value for key, value in identity(entry.settings).items() if key.startswith(OF_A_SCALE)}
+            own = chosen_by_method(entry.settings)
+            values = identity(entry.settings).items()
+            scale = {key: value for key, value in values if key.startswith(OF_A_SCALE) and key not in own}
             by_scale.setdefault(_key(scale), []).append(entry)
     tables = [one for members in by_scale.values() for one in _in_tables(_title(members), members)]
     return sorted(tables, key=lambda one: (-sum(len(data.methods) for data in one.data_sets), one.scale))
@@ -207,12 +210,16 @@ def _key(values: Mapping[str, Any]) -> str:
 
 
 def _title(entries: Sequence[Entry]) -> str:
-    """What the runs share. The number of exemplars is named where a method keeps any."""
+    """What the runs share. The number of exemplars is named where a method keeps any, and learning rates where they
+    differ between methods."""
     settings = entries[0].settings
     memory = settings.get("memory", {})
     exemplars = f"{memory['total']} exemplars in all" if memory.get("total") else None
     exemplars = exemplars or f"{memory['per_class']} exemplars per class"
-    return ", ".join([shared_budget(settings), *([exemplars] if any(entry.exemplars for entry in entries) else [])])
+    rates = sorted({float(rate) for entry in entries if (rate := entry.settings.get("train", {}).get("learning_rate"))})
+    parts = [shared_budget(settings)]
+    parts += [f"learning rates {listed([f'{rate:g}' for rate in rates])} by method"] if len(rates) > 1 else []
+    return ", ".join([*parts, *([exemplars] if any(entry.exemplars for entry in entries) else [])])
 
 
 def _data_sets(entries: Sequence[Entry]) -> tuple[DataSet, ...]:
