@@ -257,7 +257,7 @@ def test_a_new_class_of_one_image_is_refused(model: Path, pictures: Path, tmp_pa
 def test_no_images_strange_lists_and_fixed_settings_are_refused(model: Path, pictures: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for new, told in (
-        (tmp_path / "empty", "expected one folder of images per class"),
+        (tmp_path / "empty", "expected one folder of images per class, or --class NAME for images of one class alone"),
         (tmp_path / "nowhere", "is not there; expected a folder"),
         (pictures / "class-00" / "0000.png", "expected a folder"),
     ):

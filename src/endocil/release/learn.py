@@ -171,7 +171,12 @@ def read_new_images(
             f"--class names the class of a folder's images, but {path} is a list, which has labels; leave --class out"
         )
     refuse_control("--class", class_name)
-    table = load_as(str(path), class_name) if class_name else load_table(data.name, data.options, progress)
+    try:
+        table = load_as(str(path), class_name) if class_name else load_table(data.name, data.options, progress)
+    except DataError as error:
+        if class_name or data.name != "folder" or any(entry.is_dir() for entry in path.iterdir()):
+            raise
+        raise DataError(f"{error}, or --class NAME for images of one class alone") from error
     table = prepared(table, crop_frame=settings.data.crop_frame, fit=settings.data.fit)
     images = load_images(table, settings.data.size, skip_unreadable=data.skip_unreadable, progress=progress)
     skipped = (f"left out {name}: {reason}" for name, reason in images.skipped)
