@@ -50,7 +50,9 @@ def test_a_name_in_a_markdown_table_is_neither_html_nor_a_link(name: str) -> Non
         assert address not in markdown_text(name)
 
 
-@pytest.mark.parametrize("name", ["# heading", "> quote", "- item", "+ item", "## x"])
+@pytest.mark.parametrize(
+    "name", ["# heading", "> quote", "- item", "+ item", "## x", "1. item", "2) item", "---", "==="]
+)
 def test_a_name_at_the_begin_of_a_line_of_markdown_is_text(name: str) -> None:
     assert MarkdownIt("commonmark").render(markdown_text(name)) == f"<p>{name.replace('>', '&gt;')}</p>\n"
 

@@ -12,6 +12,7 @@ from small import SMALL, write_sweep
 
 from endocil import EndocilError, load_settings
 from endocil.methods import COMPARED, method_class
+from endocil.runs.experiments import identity
 from endocil.runs.sweep.executors import default_workers
 from endocil.runs.sweep.plan import PlannedRun, plan, read_sweep, table_names
 from endocil.runs.sweep.tune import points
@@ -56,6 +57,11 @@ def test_the_command_line_has_the_last_word_and_the_same_experiment_is_never_run
     assert len(planned(tmp_path, "seed=7", vary={"seed": [0, 1, 2]})) == 1
     again = planned(tmp_path, vary={"seed": [0, 1]}, also=[{"vary": {"seed": [1, 2]}}, {"set": {"seed": 2}}])
     assert sorted(one.settings.seed for one in again) == [0, 1, 2]
+
+
+def test_warm_up_as_a_share_and_as_the_same_epochs_is_one_experiment_told_in_epochs() -> None:
+    share, whole = ({"train": {"epochs": 10, "warmup": value}} for value in (0.1, 1))
+    assert identity(share) == identity(whole) == {"train.epochs": 10, "train.warmup": 1.0}
 
 
 def test_milestones_as_shares_and_as_the_same_epochs_are_one_run_and_follow_the_epochs(tmp_path: Path) -> None:
@@ -231,7 +237,6 @@ def test_the_ablation_exchanges_each_of_three_components(monkeypatch: pytest.Mon
 
 def test_the_sweep_of_the_subset_is_what_the_ledger_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     from endocil.reports.ledger import read_ledger
-    from endocil.runs.experiments import identity
     from endocil.runs.records import completed
 
     runs = counted("hyper-kvasir-part-sweep.toml", monkeypatch)

@@ -185,7 +185,8 @@ def within(cell: Cell) -> str:
 def markdown_text(text: str) -> str:
     """Text that Markdown shows as it is: no HTML, no link, no picture, no mark, no heading or list, on one line."""
     plain = re.sub(r"([\\|<*`\[\]~&])|(?<=\w)(:)(?=//)|(?<=www)(\.)", r"\\\g<0>", printable(" ".join(text.split())))
-    return re.sub(r"(?<!\w)_|_(?!\w)|^(?=>|[#+-]+\s)", lambda found: f"\\{found[0]}", plain)
+    plain = re.sub(r"(?<!\w)_|_(?!\w)|^(?=>|[#+-]+(\s|$)|=+$)", lambda found: f"\\{found[0]}", plain)
+    return re.sub(r"^(\d+)(?=[.)](\s|$))", r"\1\\", plain)
 
 
 def _numbers(cell: Cell) -> tuple[Any, ...]:

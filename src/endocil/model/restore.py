@@ -31,6 +31,9 @@ def without_memory() -> Iterator[None]:
         yield
 
 
+_KEEP_SHAPE = (functional.batch_norm, functional.relu, functional.relu6)
+
+
 class _Shortcuts(TorchFunctionMode):
     """The few operations that initialisation needs on the meta device, and those that show the shapes of maps.
 
@@ -43,29 +46,28 @@ class _Shortcuts(TorchFunctionMode):
         others = [value.shape for value in args[1:] if isinstance(value, Tensor)]
         if function in (Tensor.normal_, Tensor.mul, Tensor.sub) and not others:
             return args[0]
-        if function in KEEP_SHAPE or (function is Tensor.add and others == [args[0].shape]):
+        if function in _KEEP_SHAPE or (function is Tensor.add and others == [args[0].shape]):
             return args[0]
-        if function is torch.conv2d:
+        if function is torch.conv2d and not isinstance(args[4] if len(args) > 4 else options.get("padding"), str):
             return _convolved(*args, **options)
         if function is torch.randn:
-            return torch.empty(*args)
+            return torch.empty(*args, **{key: value for key, value in options.items() if key != "generator"})
         return _joined(*args, **options) if function is torch.cat else function(*args, **options)
-
-
-KEEP_SHAPE = (functional.batch_norm, functional.relu, functional.relu6)
 
 
 def _convolved(
     images: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    stride: Sequence[int] = (1, 1),
-    padding: Sequence[int] = (0, 0),
-    *_: Any,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
 ) -> Tensor:
-    """The shape that an undilated convolution gives."""
-    sizes = zip(images.shape[2:], weight.shape[2:], stride, padding, strict=True)
-    places = [(size + 2 * pad - kernel) // step + 1 for size, kernel, step, pad in sizes]
+    """The shape that a convolution gives."""
+    each = ([value] * 2 if isinstance(value, int) else value for value in (stride, padding, dilation))
+    sizes = zip(images.shape[2:], weight.shape[2:], *each, strict=True)
+    places = [(size + 2 * pad - apart * (kernel - 1) - 1) // step + 1 for size, kernel, step, pad, apart in sizes]
     return torch.empty(len(images), len(weight), *places, dtype=images.dtype)
 
 

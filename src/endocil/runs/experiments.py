@@ -120,19 +120,24 @@ class Group(Generic[R]):
         return is_incremental(self.first.metrics)
 
 
-def flatten(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(settings: Mapping[str, Any]) -> dict[str, Any]:
     """{"memory": {"select": "mmd"}} as {"memory.select": "mmd"}; None means absent, as TOML has no null. Milestones and
     warm-up are in epochs, however they were given: [0.5, 0.7] of 100 epochs and [50, 70] are the same experiment."""
-    values: dict[str, Any] = {}
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            values |= flatten(value, f"{prefix}{key}.")
-        elif value is not None:
-            values[prefix + key] = list(value) if isinstance(value, tuple) else value
+    values = _flat(settings, "")
     if {"train.epochs", "train.milestones"} <= values.keys():
         values["train.milestones"] = [*milestone_epochs(values["train.milestones"], values["train.epochs"])]
     if {"train.epochs", "train.warmup"} <= values.keys():
         values["train.warmup"] = warmup_epochs(values["train.warmup"], values["train.epochs"])
+    return values
+
+
+def _flat(settings: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            values |= _flat(value, f"{prefix}{key}.")
+        elif value is not None:
+            values[prefix + key] = list(value) if isinstance(value, tuple) else value
     return values
 
 

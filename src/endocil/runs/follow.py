@@ -80,12 +80,13 @@ def state_of(events: Sequence[Event], sizes: Sequence[TaskSize]) -> State:
     if not epochs or not tasks or epochs[-1]["task"] != tasks[-1].index:
         return state
     last = epochs[-1]
-    place = (last["task"], last["phase"])
-    of_phase = [one.get("seconds", 0.0) for one in trained if (one["task"], one["phase"]) == place]
+    of_phase = [
+        one.get("seconds", 0.0) for one in trained if (one["task"], one["phase"]) == (last["task"], last["phase"])
+    ]
     seconds, passes = sum(one.get("seconds", 0.0) for one in trained), _passes(trained)
     return replace(
         state,
-        phase=place[1],
+        phase=last["phase"],
         epoch=last["epoch"] + 1,
         epochs=last["epochs"],
         losses=last["losses"],

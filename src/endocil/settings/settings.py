@@ -3,6 +3,7 @@
 An unknown key is refused with the known ones listed.
 """
 
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -242,7 +243,7 @@ def resume_command(run: Path) -> str:
         foreign = bool(load_settings(run / "settings.toml").outside_code())
     except (EndocilError, OSError):  # resume will say what is wrong with them
         foreign = False
-    return f"endocil resume {run}{' --trust' if foreign else ''}"
+    return f"endocil resume {shlex.quote(str(run))}{' --trust' if foreign else ''}"
 
 
 def _read(source: str | Path) -> dict[str, Any]:
