@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from endocil.io.text_tables import listed
 from endocil.methods import method_title
 from endocil.reports.ledger import Entry
 from endocil.reports.ledger_tables import Entries, chosen_by_method, shared_budget, ticks
@@ -206,11 +207,12 @@ def deviations(members: Sequence[Entry], facts: Json | None, presets: Mapping[st
     came later, and had its present default."""
     settings = members[0].settings
     texts = [] if facts else ["not one of the paper's data sets"]
-    texts += [
-        f"{key} {_text(ours)} instead of {_text(theirs)}"
-        for key, ours, theirs in _beside(settings, presets)
-        if ours != theirs
-    ]
+    by_method = chosen_by_method(settings)
+    for key, ours, theirs in _beside(settings, presets):
+        values = sorted({flatten(one.settings)[key] for one in members}) if key in by_method else [ours]
+        if values != [theirs]:
+            own = f"{listed([*map(_text, values)])} by method" if len(values) > 1 else _text(values[0])
+            texts.append(f"{key} {own} instead of {_text(theirs)}")
     return texts + (_other_images(facts, members) if facts else [])
 
 

@@ -121,6 +121,17 @@ def test_another_split_and_other_tasks_are_another_scale() -> None:
     )
 
 
+def test_fine_tuned_methods_with_rates_of_their_own_are_one_place_that_names_them() -> None:
+    entries = seeds_of("icarl", 70.0, network__weights="imagenet", train__learning_rate=0.03)
+    entries += seeds_of("foster", 71.0, network__weights="imagenet", train__learning_rate=0.1)
+    [place] = places_of(entries)
+    assert [method.label for method in place.methods] == ["iCaRL", "FOSTER"]
+    assert place.deviations == (
+        "network.weights imagenet instead of none",
+        "train.learning_rate 0.03 and 0.1 by method instead of 0.1",
+    )
+
+
 def test_the_presets_are_what_the_paper_tells() -> None:
     for data, settings in PRESETS.items():
         for section, wanted in SCALE.items():
