@@ -121,8 +121,9 @@ def verdicts_text(places: Sequence[Place]) -> str:
         for place in _judging(claim, places):
             name = place.named_beside(usual) if place.deviations else place.name
             where.setdefault(finding(claim, place).verdict, []).append(name)
+        others = "; undecided elsewhere" if OPEN in where else ""
         for verdict in told.keys() & where.keys():
-            told[verdict].append(f"{claim['says'].removesuffix('.')} ({number}; {listed(where[verdict])})")
+            told[verdict].append(f"{claim['says'].removesuffix('.')} ({number}; {listed(where[verdict])}{others})")
         if not told.keys() & where.keys():
             numbers[OPEN if where else NOT_RUN].append(str(number))
     scale = "" if usual == "none" else f", at {usual} where no other scale is named"
