@@ -405,6 +405,12 @@ def test_a_claim_that_holds_or_does_not_is_named_in_words_with_its_data() -> Non
     assert "- **Holds**: CFG alone, with cross-entropy, lowers Acc_last (10; Hyper-Kvasir).\n" in text
     assert "- **Does not hold**: none.\n" in text
     assert " 10" not in text.partition("**Undecided**")[2]
+    part: Any = {"data__name": "folder", "data__root": "$HYPER_KVASIR_PART", "method__loss": "cross_entropy"}
+    unclear = [
+        *seeds_of("endocil", 60.0, 70.0, select="mean", method__gradients="plain", **part),
+        *seeds_of("endocil", 61.0, 69.0, select="mean", method__gradients="calibrated", **part),
+    ]
+    assert "lowers Acc_last (10; Hyper-Kvasir; undecided elsewhere)." in verdicts_text(places_of([*clear, *unclear]))
 
 
 def test_a_claim_on_a_data_set_is_judged_on_a_part_of_it_under_the_parts_name() -> None:
