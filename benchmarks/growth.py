@@ -26,7 +26,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from lightning_fabric import Fabric
 from selection import features_like_a_network, status
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -43,6 +42,7 @@ from endocil.datasets.public.facts import find, published_table
 from endocil.learning.build import build_learning, complete
 from endocil.learning.checkpoint import grow
 from endocil.learning.memory import ExemplarMemory, build_selector
+from endocil.learning.parallel import OneProcess
 from endocil.learning.training import fit, only_training, total_loss
 from endocil.methods import METHODS, Method, build_method
 from endocil.methods.base import Phase, TaskData, shared_schedule
@@ -123,7 +123,7 @@ def epoch(name: str, life: Life) -> Callable[[], object]:
     running = fit(
         phase,
         method,
-        fabric=Fabric(accelerator="cpu", devices=1),
+        fabric=OneProcess(),
         augmentation=Augmentation(),
         seed=0,
         key=(0, 0),

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -35,7 +34,7 @@ from endocil.data.splits import TRAIN
 from endocil.errors import EndocilError
 from endocil.learning.checkpoint import grow
 from endocil.learning.numerics import Precision
-from endocil.learning.parallel import learning_on
+from endocil.learning.parallel import OneProcess, Processes, learning_on
 from endocil.learning.training import fit
 from endocil.methods.base import Method, Phase, TaskData
 from endocil.networks import compile_backbones, sync_batch_norm
@@ -112,12 +111,12 @@ def spread(rows: Tensor, n: int) -> Tensor:
     return rows[torch.arange(n) * len(rows) // max(1, n)]
 
 
-def epochs(method: Method, phase: Phase, fabric: Fabric | None = None, **options: Any) -> Turn:
+def epochs(method: Method, phase: Phase, fabric: Processes | None = None, **options: Any) -> Turn:
     """Every call trains one epoch of fit()."""
     running = fit(
         phase,
         method,
-        fabric=fabric or Fabric(accelerator="cpu", devices=1),
+        fabric=fabric or OneProcess(),
         augmentation=Augmentation(),
         seed=0,
         key=(0, 0),

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor
 
 from endocil.data.augment import Augmentation
@@ -18,6 +17,7 @@ from endocil.learning.checkpoint import Checkpoint, Position, load_checkpoint, r
 from endocil.learning.events import Journal
 from endocil.learning.learner import Learner
 from endocil.learning.memory import ExemplarMemory, build_selector
+from endocil.learning.parallel import OneProcess
 from endocil.methods import METHODS, Method, build_method
 from endocil.methods.base import TaskData, shared_schedule
 from endocil.methods.frozen import FrozenMethod
@@ -76,7 +76,7 @@ class Life:
         budget: dict[str, Any] = {"total": total} if total else {"per_class": QUOTA}
         size = images.pixels.shape[1]
         self.memory: Any = ExemplarMemory(**budget, select=chosen, size=size) if method.replay else None
-        self.fabric = Fabric(accelerator="cpu", devices=1)
+        self.fabric = OneProcess()
         self.journal = Journal(folder / "events.jsonl", lambda record: None)
         method.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.learner = Learner(

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from life import FROZEN, TRAINED, Life, new_method, state_of
-from lightning_fabric import Fabric
 from pictures import make_images
 from present import present
 from torch import nn
@@ -24,7 +23,7 @@ from endocil.data.cache import Images
 from endocil.learning.checkpoint import grow
 from endocil.learning.features import FeatureStore
 from endocil.learning.optimizers import optimizer_of
-from endocil.learning.parallel import all_gather, all_reduce, learning_on
+from endocil.learning.parallel import Processes, all_gather, all_reduce, learning_on
 from endocil.learning.training import only_training, step
 from endocil.methods.base import Phase
 from endocil.networks import sync_batch_norm
@@ -33,7 +32,7 @@ BATCH, STEPS = 12, 3
 RATE = 1e-3  # small: a network with frozen statistics that has hardly learned would run away
 
 
-def train(life: Life, phase: Phase, fabric: Fabric, *, frozen_statistics: bool) -> None:
+def train(life: Life, phase: Phase, fabric: Processes, *, frozen_statistics: bool) -> None:
     """Three steps, the last of an uneven batch."""
     images = phase.images.take(torch.arange(BATCH * (STEPS - 1) + 5) % len(phase.images))
     share = (fabric.global_rank, fabric.world_size)
@@ -47,7 +46,7 @@ def train(life: Life, phase: Phase, fabric: Fabric, *, frozen_statistics: bool) 
             step(phase, batch, optimizer, fabric)
 
 
-def fisher_apart(images: Images, folder: Path, team: Fabric) -> float:
+def fisher_apart(images: Images, folder: Path, team: Processes) -> float:
     """EWC's Fisher as PyCIL measures it, batch norm's statistics moving on: every process has the whole batches."""
     lives = [Life(images, folder / str(i), new_method("ewc", fisher="pycil"), increments=(2, 2, 2)) for i in range(2)]
     for life in lives:
@@ -69,7 +68,9 @@ ADAMW: dict[str, Any] = {
 }
 
 
-def apart(name: str, images: Images, folder: Path, team: Fabric, *, frozen_statistics: bool, **schedule: Any) -> float:
+def apart(
+    name: str, images: Images, folder: Path, team: Processes, *, frozen_statistics: bool, **schedule: Any
+) -> float:
     where = [folder / f"{name}-{i}" for i in range(2)]
     lives = [Life(images, place, new_method(name), increments=(2, 2, 2)) for place in where]
     before = min(1, len(lives[0].scenario.tasks) - 1)  # joint training has one task only
@@ -86,7 +87,7 @@ def apart(name: str, images: Images, folder: Path, team: Fabric, *, frozen_stati
     return float(torch.stack(gaps).nan_to_num(torch.inf).max())
 
 
-def sums_apart(name: str, images: Images, folder: Path, team: Fabric) -> float:
+def sums_apart(name: str, images: Images, folder: Path, team: Processes) -> float:
     """The whole life of a method that learns by sums, its images shared by the processes."""
     lives = [Life(images, folder / f"{name}-{i}", new_method(name)) for i in range(2)]
     lives[1].learner.fabric = team
@@ -95,7 +96,7 @@ def sums_apart(name: str, images: Images, folder: Path, team: Fabric) -> float:
     return max(float((one[key].double() - other[key].double()).abs().max()) for key in one)
 
 
-def norm_apart(team: Fabric, n: int) -> float:
+def norm_apart(team: Processes, n: int) -> float:
     """Batch norm in float64: shares of some images against all of them."""
     images = torch.linspace(-3, 5, n * 3 * 4 * 4, dtype=torch.float64).sin().view(n, 3, 4, 4) * 4
     towards = torch.linspace(0, 9, images.numel(), dtype=torch.float64).cos().view_as(images)
@@ -126,7 +127,7 @@ def norm_apart(team: Fabric, n: int) -> float:
     return max(float((one - other).abs().max()) for one, other in together if one.numel())
 
 
-def pieces_apart(images: Images, folder: Path, team: Fabric) -> float:
+def pieces_apart(images: Images, folder: Path, team: Processes) -> float:
     """17 images on two processes in at most four pieces each, batch norm learning: every process makes as many."""
     life = Life(images, folder / "pieces", new_method("icarl"), increments=(2, 2, 2))
     task = life.scenario.tasks[0]

@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 import peer
 import torch
-from lightning_fabric import Fabric
 from runs import INCREMENT, KeptImages, settings, without_workers
 from sides import pairs
 from torch import Tensor, nn
@@ -33,6 +32,7 @@ from endocil.data.seeding import generator
 from endocil.data.splits import TEST, TRAIN
 from endocil.learning.events import Journal
 from endocil.learning.learner import Learner
+from endocil.learning.parallel import OneProcess
 from endocil.model.predictions import predict
 from endocil.runs.parts import RunParts, assemble
 
@@ -97,7 +97,7 @@ class Ours:
             self.method,
             self.parts.memory,
             folder=folder,
-            fabric=Fabric(accelerator="cpu", devices=1),
+            fabric=OneProcess(),
             journal=Journal(folder / "events.jsonl", lambda record: None),
             augmentation=self.parts.augmentation,
             seed=seed,

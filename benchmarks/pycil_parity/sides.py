@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import peer
 import torch
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from endocil.components.losses import Outcome
@@ -24,6 +23,7 @@ from endocil.data.cache import Images
 from endocil.data.scenario import Task
 from endocil.data.seeding import generator
 from endocil.data.table import ImageTable
+from endocil.learning.parallel import OneProcess
 from endocil.learning.training import fit
 from endocil.methods import METHODS, Method
 from endocil.methods.base import Phase, Schedule, TaskData
@@ -105,7 +105,7 @@ def _train(method: Method, task: Task, index: int, phase: Phase) -> Mapping[nn.P
     """All epochs of a phase; the gradients of the last step."""
     learned = [parameter for module in phase.train for parameter in module.parameters()]
     gradients: dict[nn.Parameter, Tensor] = {}
-    fabric = Fabric(accelerator="cpu", devices=1)
+    fabric = OneProcess()
     where: dict[str, Any] = {"seed": 0, "key": (task.index, index), "logged_head": method.classifier}
     for _ in fit(phase, method, fabric=fabric, augmentation=PLAIN, **where):
         gradients = {parameter: parameter.grad.clone() for parameter in learned if parameter.grad is not None}

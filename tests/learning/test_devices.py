@@ -218,3 +218,23 @@ def test_the_first_process_leads(monkeypatch: pytest.MonkeyPatch, name: str) -> 
     assert is_rank_zero()
     monkeypatch.setenv(name, "1")
     assert not is_rank_zero()
+
+
+IMPORTED = """
+import sys
+from endocil import Model, run
+Model.create(size=32)
+run({"data": {"name": "synthetic", "images": 60, "classes": 3, "size": 16}, "scenario": {"increments": [2, 1]},
+     "network": {"width": 8, "freeze": ["all"]}, "method": {"name": "simplecil"}, "run": {"threads": 1}}, sys.argv[1])
+print({"torch._dynamo", "lightning_fabric"} & set(sys.modules))
+"""
+
+
+@pytest.mark.slow
+def test_one_process_that_trains_nothing_imports_neither_the_compiler_of_torch_nor_fabric(tmp_path: Path) -> None:
+    """Which take longer than a frozen model needs to learn a class."""
+    typed = [sys.executable, "-c", IMPORTED, str(tmp_path / "run")]
+    done = subprocess.run(
+        typed, capture_output=True, text=True, check=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+    )
+    assert done.stdout == "set()\n"

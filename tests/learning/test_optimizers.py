@@ -2,8 +2,6 @@
 
 import itertools
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -324,10 +322,3 @@ def test_the_rate_of_later_tasks_does_not_decide_a_shared_first_task() -> None:
     one, other = (load_settings("smoke", [f"train.later_factor={factor}"]) for factor in (1.0, 0.3))
     assert one.model_dump(include={"train"}) != other.model_dump(include={"train"})
     assert one.model_dump(include={"train"}, exclude=train) == other.model_dump(include={"train"}, exclude=train)
-
-
-@pytest.mark.slow
-def test_a_model_is_built_without_importing_the_compiler_of_torch() -> None:
-    """Which takes most of a second of every command that loads a model."""
-    code = "import sys; from endocil import Model; Model.create(size=32); sys.exit('torch._dynamo' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

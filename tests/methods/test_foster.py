@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 from life import Life, differing, new_method, state_of
-from lightning_fabric import Fabric
 from present import present
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from endocil.data.augment import Augmentation
 from endocil.data.batches import Batch, ImageSet
 from endocil.data.cache import Images
 from endocil.data.scenario import Task
+from endocil.learning.parallel import OneProcess
 from endocil.learning.training import fit
 from endocil.methods import method_options
 from endocil.methods.base import Phase, Schedule, TaskData
@@ -125,7 +125,7 @@ def test_even_counts_make_it_plain_distillation_and_any_counts_a_target_that_add
 
 def test_boosting_leaves_the_old_network_and_compression_the_teacher_bit_for_bit(images: Images) -> None:
     method, task, data = grown(images, 2, 1)
-    options: dict[str, Any] = {"fabric": Fabric(accelerator="cpu", devices=1), "seed": 0, "key": (0,)}
+    options: dict[str, Any] = {"fabric": OneProcess(), "seed": 0, "key": (0,)}
     changed, before = [], state_of(method)
     for phase in method.phases(task, data):
         list(fit(phase, method, augmentation=Augmentation(), logged_head=method.classifier, **options))

@@ -1,12 +1,15 @@
 """Models of timm as backbones: features, stages, sizes, weights, and a whole life of a tiny untrained ViT."""
 
-import itertools
+import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import timm_here
 import torch
 from pictures import TINY, run_files
 from timm_here import timm_or_skip
@@ -169,26 +172,33 @@ def test_a_public_file_loads_and_its_position_embedding_fits_another_size(tmp_pa
     assert torch.equal(backbone.model.cls_token, source["cls_token"])
 
 
-class StoppedError(Exception):
-    pass
+KILLED = """
+import itertools, json, os, signal, sys
+from timm_here import timm_or_skip
+timm_or_skip()
+import endocil
+epochs = itertools.count(1)
+def kill(record):
+    if record["event"] == "epoch" and next(epochs) == int(sys.argv[3]):
+        os.kill(os.getpid(), signal.SIGKILL)
+endocil.run(json.loads(sys.argv[1]), sys.argv[2], show=kill)
+"""
 
 
-def test_an_untrained_vit_runs_resumes_predicts_learns_and_is_exported(tmp_path: Path) -> None:
+def test_an_untrained_vit_is_killed_resumed_predicts_learns_and_is_exported(tmp_path: Path) -> None:
     settings = {**TINY, "network": VIT, "method": {"name": "icarl"}}
     settings["run"] = {"threads": 1, "checkpoint_seconds": 0.0}
     endocil.run(settings, tmp_path / "straight")
-    epochs = itertools.count(1)
+    for epoch in (3, 4):  # within the second task, and at its end
+        folder = tmp_path / f"killed-{epoch}"
+        typed = [sys.executable, "-c", KILLED, json.dumps(settings), str(folder), str(epoch)]
+        ended = subprocess.run(typed, cwd=Path(timm_here.__file__).parent, capture_output=True, text=True, check=False)
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+        assert not (folder / "model.endocil").exists()
+        endocil.resume(folder)
+        assert run_files(folder) == run_files(tmp_path / "straight")
 
-    def stop(record: dict[str, Any]) -> None:
-        if record["event"] == "epoch" and next(epochs) == 4:
-            raise StoppedError
-
-    with pytest.raises(StoppedError):
-        endocil.run(settings, tmp_path / "stopped", show=stop)
-    endocil.resume(tmp_path / "stopped")
-    assert run_files(tmp_path / "stopped") == run_files(tmp_path / "straight")
-
-    model = Model.load(tmp_path / "stopped")  # no trust is needed
+    model = Model.load(tmp_path / "killed-3")  # no trust is needed
     assert isinstance(model.method.backbone, TimmBackbone)
     assert model.manifest.preprocessing.mean == (0.5, 0.5, 0.5)
     picture = np.random.default_rng(0).integers(0, 256, (12, 20, 20, 3), np.uint8)

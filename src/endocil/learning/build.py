@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,15 +20,13 @@ from endocil.learning.first_task import FirstTasks, digest_of
 from endocil.learning.learner import Learner
 from endocil.learning.memory import SELECTORS, ExemplarMemory, build_selector
 from endocil.learning.optimizers import build_optimizer, optimizer_class
+from endocil.learning.parallel import Processes
 from endocil.methods import METHODS, RESERVED_OPTIONS, Method, build_method, method_class
 from endocil.methods.base import shared_schedule
 from endocil.networks import BACKBONES, build_backbone, is_frozen
 from endocil.networks import RESERVED_OPTIONS as RESERVED_BY_NETWORK
 from endocil.registry import check_options, options_of, resolve
 from endocil.settings.settings import Settings, TrainSettings
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 
 def complete(settings: Settings, *, data: bool = True) -> Settings:
@@ -190,7 +188,7 @@ NO_BITS = {
 
 
 def build_learner(
-    settings: Settings, method: Method, memory: ExemplarMemory | None, folder: Path, fabric: "Fabric", journal: Journal
+    settings: Settings, method: Method, memory: ExemplarMemory | None, folder: Path, fabric: Processes, journal: Journal
 ) -> Learner:
     chosen = settings.run
     torch.set_num_threads(chosen.threads or torch.get_num_threads())

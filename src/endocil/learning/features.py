@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import load, save
@@ -24,12 +24,9 @@ from endocil.data.batches import ImageSet, pixel_digest, plain_batches, share_of
 from endocil.errors import EndocilError, ResourceError
 from endocil.io.files import lock, make_private_folder, private, read_whole, write_atomically
 from endocil.learning.first_task import code_of, digest_of, machine_of
-from endocil.learning.parallel import all_gather
+from endocil.learning.parallel import Processes, all_gather
 from endocil.methods.base import Method
 from endocil.networks import uncompiled
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 CLASS_MEANS = "class_means"  # in method.statistics: (n_seen, d), rows of length 1
 
@@ -57,7 +54,7 @@ def outputs_of(
     batch: int = 64,
     *,
     for_selection: bool = False,
-    fabric: "Fabric | None" = None,
+    fabric: Processes | None = None,
     store: "FeatureStore | None" = None,
 ) -> Outputs:
     """One pass over the images, (n, H, W, 3) uint8 or an image set, without augmentation, the method in eval mode.
@@ -95,7 +92,7 @@ def features_of(
     images: ImageSet | Tensor,
     batch: int = 64,
     *,
-    fabric: "Fabric | None" = None,
+    fabric: Processes | None = None,
     store: "FeatureStore | None" = None,
     wait: bool = True,
 ) -> Tensor:
@@ -128,7 +125,7 @@ def sharing_features(store: "FeatureStore | None") -> Iterator[None]:
         _shared_store.reset(token)
 
 
-def _own_share(images: ImageSet | Tensor, fabric: "Fabric") -> ImageSet | Tensor:
+def _own_share(images: ImageSet | Tensor, fabric: Processes) -> ImageSet | Tensor:
     mine = torch.arange(len(images))[share_of(len(images), fabric.global_rank, fabric.world_size)]
     return images.take(mine) if isinstance(images, ImageSet) else images[mine]
 

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -18,15 +19,10 @@ from endocil.learning.first_task import FirstTasks, put_into
 from endocil.learning.memory import ExemplarMemory, exemplars_of, update_memory
 from endocil.learning.numerics import Bits, Precision, refuse_not_finite
 from endocil.learning.optimizers import state_of
-from endocil.learning.parallel import all_gather, broadcast, peak_megabytes, tensors_of_rank_zero
+from endocil.learning.parallel import Processes, all_gather, broadcast, peak_megabytes, tensors_of_rank_zero
 from endocil.learning.training import Epoch, fit
 from endocil.methods.base import Method, Phase, TaskData
 from endocil.networks import compile_backbones, sync_batch_norm
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from lightning_fabric import Fabric
 
 
 class Learner:
@@ -37,8 +33,8 @@ class Learner:
         method: Method,
         memory: ExemplarMemory | None,
         *,
-        folder: "Path",
-        fabric: "Fabric",
+        folder: Path,
+        fabric: Processes,
         journal: Journal,
         augmentation: Augmentation,
         seed: int,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -20,12 +20,9 @@ from endocil.data.scenario import Task
 from endocil.data.seeding import generator
 from endocil.errors import EndocilError, SettingsError
 from endocil.learning.features import CLASS_MEANS, FeatureStore, class_means, l2_normalise, outputs_of
-from endocil.learning.parallel import on_rank_zero
+from endocil.learning.parallel import Processes, on_rank_zero
 from endocil.methods.base import Method
 from endocil.registry import check_options, resolve
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 
 @dataclass(frozen=True)
@@ -306,7 +303,7 @@ def update_memory(
     classes: Sequence[str],
     *,
     batch_size: int,
-    fabric: "Fabric",
+    fabric: Processes,
     store: FeatureStore | None = None,
     licence: str = "",
     consent: str = "",

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 import torch.distributed
@@ -28,13 +28,35 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def all_reduce(fabric: "Fabric", tensors: Iterable[Tensor]) -> None:
+class Processes(Protocol):
+    """Those that learn together, as one of them sees them: `Fabric`, or `OneProcess`."""
+
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def global_rank(self) -> int: ...
+    def broadcast(self, value: T, /) -> T: ...
+
+
+class OneProcess:
+    """This process alone on the CPU. Fabric would only say the same, and its import takes longer than a frozen model
+    needs to learn a class."""
+
+    device, world_size, global_rank = torch.device("cpu"), 1, 0
+
+    def broadcast(self, value: T, /) -> T:
+        return value
+
+
+def all_reduce(fabric: Processes, tensors: Iterable[Tensor]) -> None:
     """Replace each tensor by its sum over the processes."""
     if fabric.world_size > 1:
         _in_one_message(tensors, torch.distributed.all_reduce)
 
 
-def broadcast(fabric: "Fabric", tensors: Iterable[Tensor]) -> None:
+def broadcast(fabric: Processes, tensors: Iterable[Tensor]) -> None:
     """Replace each tensor by that of rank 0: other processors may have rounded differently."""
     if fabric.world_size > 1:
         _in_one_message(tensors, lambda flat: torch.distributed.broadcast(flat, 0))
@@ -54,7 +76,7 @@ def _in_one_message(tensors: Iterable[Tensor], send: Callable[[Tensor], object])
             tensor.copy_(part.view(tensor.shape))
 
 
-def all_gather(fabric: "Fabric", value: T) -> list[T]:
+def all_gather(fabric: Processes, value: T) -> list[T]:
     """The values of all processes, in their order, on every process."""
     if fabric.world_size == 1:
         return [value]
@@ -63,7 +85,7 @@ def all_gather(fabric: "Fabric", value: T) -> list[T]:
     return values  # type: ignore[return-value]
 
 
-def on_rank_zero(fabric: "Fabric", action: Callable[[], T]) -> T:
+def on_rank_zero(fabric: Processes, action: Callable[[], T]) -> T:
     """Run an action on rank 0 only; every process gets its result, or raises its error."""
     if fabric.world_size == 1:
         return action()
@@ -82,7 +104,7 @@ def on_rank_zero(fabric: "Fabric", action: Callable[[], T]) -> T:
     return value  # type: ignore[return-value]
 
 
-def tensors_of_rank_zero(fabric: "Fabric", tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def tensors_of_rank_zero(fabric: Processes, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Those of rank 0, on every process and on its own device: sent as they are, they would all come to the first."""
     sent = on_rank_zero(fabric, lambda: {name: value.cpu() for name, value in tensors.items()})
     return {name: value.to(fabric.device) for name, value in sent.items()}
@@ -110,7 +132,7 @@ PATIENCE = timedelta(hours=1)  # one process may have much to do alone, such as 
 
 
 @contextmanager
-def learning_on(accelerator: str, devices: int = 1, nodes: int = 1) -> Iterator["Fabric"]:
+def learning_on(accelerator: str, devices: int = 1, nodes: int = 1) -> Iterator[Processes]:
     """Fabric on these devices, with all its processes running."""
     import torch.distributed
 
@@ -132,7 +154,7 @@ def learning_on(accelerator: str, devices: int = 1, nodes: int = 1) -> Iterator[
 
 
 @contextmanager
-def ending_together(fabric: "Fabric") -> Iterator[None]:
+def ending_together(fabric: Processes) -> Iterator[None]:
     """An error on one process ends all of them within seconds, whatever they wait for or work on, with its message.
 
     Collectives would wait for an hour (PATIENCE), and those of GPUs do not notice that a process has ended."""
@@ -154,7 +176,7 @@ def ending_together(fabric: "Fabric") -> Iterator[None]:
         over.set()
 
 
-def _meeting_place(fabric: "Fabric") -> TCPStore:
+def _meeting_place(fabric: Processes) -> TCPStore:
     """A store of keys and values beside that of the collectives, which only one of a process's threads may use."""
     host = os.environ.get("MASTER_ADDR", "127.0.0.1")
     first = fabric.global_rank == 0
@@ -190,7 +212,7 @@ def explaining_compiler_errors() -> Iterator[None]:
         ) from error
 
 
-def _start(accelerator: str, devices: int, nodes: int) -> "Fabric":
+def _start(accelerator: str, devices: int, nodes: int) -> Processes:
     launcher, devices, nodes = started(devices, nodes)
     if devices * nodes == 1:
         return one_device(accelerator)
@@ -210,8 +232,10 @@ def _start(accelerator: str, devices: int, nodes: int) -> "Fabric":
     return fabric
 
 
-def one_device(accelerator: str) -> "Fabric":
+def one_device(accelerator: str) -> Processes:
     """This process alone on a device."""
+    if accelerator == "cpu" or (accelerator == "auto" and not torch.accelerator.is_available()):
+        return OneProcess()
     with _refusing(accelerator, "here"):
         return _fabric(accelerator, devices=1, launcher="")
 

@@ -8,7 +8,7 @@ the measurements of the gradient rule.
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,12 +22,9 @@ from endocil.learning.features import FeatureStore
 from endocil.learning.frozen_maps import Inputs, inputs_of
 from endocil.learning.numerics import Gradients, Precision, ValueCheck, refuse_wrong_gradients, unchanged
 from endocil.learning.optimizers import OptimizerState, optimizer_of, restore_state, set_rate
-from endocil.learning.parallel import all_gather, all_reduce
+from endocil.learning.parallel import Processes, all_gather, all_reduce
 from endocil.methods.base import Method, Phase
 from endocil.networks import Head, beginning_behind, is_compiled
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 Sums = dict[str, Tensor]
 
@@ -88,7 +85,7 @@ class EpochLog:
             self.rows += norms
             _add(self.measured, "classifier_gradient", norms.norm())
 
-    def result(self, fabric: "Fabric") -> dict[str, Any]:
+    def result(self, fabric: Processes) -> dict[str, Any]:
         """What the epoch measured, over all processes."""
         # a process without images of some kind may lack a loss, so sums are matched by name
         by_process = all_gather(fabric, (self.steps, _to_cpu(self.losses), _to_cpu(self.penalties), self.images.cpu()))
@@ -149,7 +146,7 @@ def fit(
     phase: Phase,
     method: Method,
     *,
-    fabric: "Fabric",
+    fabric: Processes,
     augmentation: Augmentation,
     seed: int,
     key: Sequence[int | str],
@@ -259,7 +256,7 @@ def step(
     phase: Phase,
     batch: Batch,
     optimizer: torch.optim.Optimizer,
-    fabric: "Fabric",
+    fabric: Processes,
     precision: Precision | None = None,
     accumulate: int = 1,
     log: EpochLog | None = None,
@@ -296,7 +293,7 @@ def step(
 
 
 def _backward(
-    phase: Phase, batch: Batch, fabric: "Fabric", precision: Precision, accumulate: int, log: EpochLog | None = None
+    phase: Phase, batch: Batch, fabric: Processes, precision: Precision, accumulate: int, log: EpochLog | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The loss of this process's share, its gradients in every parameter, and what the gradient rule collects."""
     n, loss, collected = len(batch.batch_labels), torch.zeros((), device=fabric.device), dict[str, Tensor]()
@@ -318,7 +315,7 @@ def compare_with_float32(
     method: Method,
     seed: int,
     key: Sequence[int | str],
-    fabric: "Fabric",
+    fabric: Processes,
     precision: Precision,
     accumulate: int,
 ) -> None:

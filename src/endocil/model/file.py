@@ -21,6 +21,7 @@ import re
 import struct
 import warnings
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import astuple, dataclass, field, fields, replace
 from functools import cached_property
@@ -149,7 +150,7 @@ def _tensor_bytes(content: ModelFile) -> bytes:
         "exemplars": content.exemplars.tensors,
     }
     tensors = {
-        f"{part}/{name}": value.detach().cpu().contiguous().clone()
+        f"{part}/{name}": value.detach().cpu().contiguous()
         for part, values in parts.items()
         for name, value in values.items()
     }
@@ -248,9 +249,14 @@ def _refuse_unfit(content: ModelFile) -> None:
     if content.spread and (wrong := wrong_shapes(content.spread, len(content.classes))):
         raise FileFormatError(wrong)
     for part in (content.state, content.statistics, content.spread, content.exemplars.tensors):
-        broken = [name for name, value in part.items() if not bool(value.isfinite().all())]
+        broken = [name for name, value in part.items() if not _is_finite(value)]
         if broken:
             raise FileFormatError(f"numbers that are not finite in {broken[0][:80]!a}")
+
+
+def _is_finite(values: Tensor) -> bool:
+    """A finite sum has finite terms; an infinite one may have overflowed."""
+    return bool(values.sum().isfinite()) or bool(values.isfinite().all())
 
 
 # --- the zip
@@ -333,7 +339,7 @@ def _pack(kind: Kind, images: KeptImages) -> dict[str, bytes]:
     files = {f"{kind}.csv": text.encode(ENCODING, ENCODING_ERRORS)}
     for row, pixels in enumerate(images.pixels.numpy()):
         png = io.BytesIO()
-        Image.fromarray(pixels).save(png, "PNG")
+        Image.fromarray(pixels).save(png, "PNG", compress_type=zlib.Z_RLE)  # a third of the time, 1 % larger
         files[f"{kind}/{row:06d}.png"] = png.getvalue()
     return files
 

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ from endocil.learning.events import Journal, Show, environment
 from endocil.learning.features import FeatureStore, l2_normalise, outputs_of
 from endocil.learning.learner import Learner
 from endocil.learning.memory import ExemplarMemory, KeptImages, no_images
-from endocil.learning.parallel import learning_on
+from endocil.learning.parallel import Processes, learning_on
 from endocil.methods import Method
 from endocil.methods.frozen import FrozenMethod
 from endocil.model.calibration import RATE, limits_of, notes_of, spread_and_calibration, why_unable
@@ -45,9 +45,6 @@ from endocil.model.predictions import NO_EXEMPLARS, OnBatch, Predictions, Progre
 from endocil.model.restore import model_settings, restored_method
 from endocil.networks import frozen_for_now
 from endocil.settings.settings import Settings, load_settings
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 Device = str | torch.device | None
 HEADS = "heads alone, every class equally often"  # in the history
@@ -353,7 +350,7 @@ class Model:
         batch: int = 64,
         progress: Progress | None = None,
         on_batch: OnBatch | None = None,
-        fabric: "Fabric | None" = None,
+        fabric: Processes | None = None,
         store: FeatureStore | None = None,
     ) -> Predictions:
         """Predict images: a file, a folder, a CSV file, a table, or paths, PIL images and uint8 arrays.
@@ -381,12 +378,13 @@ class Model:
 
     # --- files
 
-    def file(self) -> ModelFile:
-        """The content of its model file."""
+    def file(self, *, copy: bool = True) -> ModelFile:
+        """The content of its model file. Without `copy` the statistics, which can be large, are the model's own."""
+        statistics = {name: value.detach().cpu() for name, value in self.method.statistics.items()}
         return ModelFile(
             self.manifest,
             {name: value.detach().cpu().clone() for name, value in self.method.state_dict().items()},
-            {name: value.detach().cpu().clone() for name, value in self.method.statistics.items()},
+            {name: value.clone() if copy else value for name, value in statistics.items()},
             distinct_names(self.exemplars),
             distinct_names(self.held_out),
             digest=self.digest,
@@ -395,5 +393,5 @@ class Model:
 
     def save(self, path: str | Path) -> str:
         """Write a model file and return its digest, which later versions record as their parent."""
-        self.digest = write_model_file(Path(path), self.file())
+        self.digest = write_model_file(Path(path), self.file(copy=False))
         return self.digest

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -19,14 +19,12 @@ from endocil.data.inputs import Inputs
 from endocil.data.readers import read_in_chunks
 from endocil.errors import EndocilError, SettingsError
 from endocil.learning.features import FeatureStore, batch_of, l2_normalise, outputs_of
+from endocil.learning.parallel import Processes
 from endocil.methods import Method
 from endocil.model.calibration import probabilities
 from endocil.model.manifest import Calibration, HeldOutScores
 from endocil.model.operating_points import COVERAGE, OperatingPoint, decisions, operating_point, prediction_sets
 from endocil.model.out_of_distribution import ood_scores
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 Head = Literal["softmax", "nearest_mean"]
 HEADS: tuple[Head, ...] = get_args(Head)
@@ -206,7 +204,7 @@ def predict(
     top: int = 3,
     progress: Progress | None = None,
     on_batch: OnBatch | None = None,
-    fabric: "Fabric | None" = None,
+    fabric: Processes | None = None,
     store: FeatureStore | None = None,
 ) -> Predictions:
     """Predict with both heads in one pass; images in memory, or files that are read at this `size`.

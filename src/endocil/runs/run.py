@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from safetensors.torch import save
@@ -25,7 +25,7 @@ from endocil.learning.build import build_learner, complete
 from endocil.learning.checkpoint import Checkpoint, Position, load_checkpoint, restore
 from endocil.learning.events import Journal, Show
 from endocil.learning.features import outputs_of
-from endocil.learning.parallel import learning_on, on_rank_zero
+from endocil.learning.parallel import Processes, learning_on, on_rank_zero
 from endocil.metrics.metrics import summarise
 from endocil.model.model import Model
 from endocil.model.new_images import NewTask
@@ -36,9 +36,6 @@ from endocil.runs.parts import RunParts, assemble, with_run_settings
 from endocil.runs.preflight import check_run, image_passes, refuse_wrong_numbers
 from endocil.runs.trackers import tracked
 from endocil.settings.settings import Settings, load_settings
-
-if TYPE_CHECKING:
-    from lightning_fabric import Fabric
 
 
 @dataclass(frozen=True)
@@ -142,7 +139,7 @@ def _refuse_other_checkpoint(run_folder: RunFolder, settings: Settings) -> None:
 
 
 def _learn_tasks(
-    parts: RunParts, run_folder: RunFolder, fabric: "Fabric", checkpoint: Checkpoint | None, show: Show
+    parts: RunParts, run_folder: RunFolder, fabric: Processes, checkpoint: Checkpoint | None, show: Show
 ) -> Result:
     """From the checkpoint, or from the beginning, to the end."""
     settings, scenario, classes = parts.settings, parts.scenario, parts.images.table.classes
