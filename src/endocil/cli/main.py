@@ -1,5 +1,6 @@
 """The command line. Heavy imports happen inside the command that needs them, so that help answers at once."""
 
+import atexit
 import gc
 from collections.abc import Callable
 from typing import Annotated
@@ -75,7 +76,8 @@ def _group(help_text: str, *commands: Callable[..., None]) -> typer.Typer:
 
 def main() -> None:
     """Errors that the user can fix become one line and exit status 1; SIGTERM and SIGUSR1 end it as Ctrl-C does."""
-    gc.set_threshold(50_000)  # importing torch makes a million objects that stay: no need to search them so often
+    gc.set_threshold(50_000)  # importing torch makes a million objects that stay: no need to search them so often,
+    atexit.register(gc.freeze)  # nor at the end: together half a second of a command that loads torch
     try:
         with interruptible():
             _application()()

@@ -89,13 +89,18 @@ class Comparison:
     accuracy_all: Share  # of the new version, on all images
     positive: Share  # flips: old wrong, new correct
     negative: Share
-    p_exact: float  # McNemar's test; images count as independent
     p_by_group: float | None  # the bootstrap's, where there are groups
     calibration: Pair[Distance, Resampled]
     calibration_all: Distance  # of the new version, on all images
     reliability: tuple[tuple[Bin, ...], tuple[Bin, ...]]  # of the old and of the new version
     flags: tuple[Flags, ...]
     sources: tuple[SourceChange, ...]  # in alphabetical order; none where no source is known
+
+    @property
+    def p_exact(self) -> float:
+        """McNemar's test; images count as independent. When asked for: `learn` has no use for it."""
+        base = self.versions.base
+        return mcnemar_p(self.versions.old.correct[base], self.versions.new.correct[base])
 
 
 class ResampledMeasures:
@@ -175,7 +180,6 @@ def compare(versions: Versions, resamples: int = RESAMPLES) -> Comparison:
         accuracy_all=overall.share(("accuracy on all", "new")),
         positive=overall.share("positive"),
         negative=overall.share("negative"),
-        p_exact=mcnemar_p(old.correct[base], new.correct[base]),
         p_by_group=bootstrap_p(accuracy.change.drawn) if versions.tested.grouped else None,
         calibration=Pair(
             _calibration_error(error.old, old, base), _calibration_error(error.new, new, base), error.change
