@@ -50,7 +50,7 @@ def resolve(kind: str, name: str, table: Mapping[str, T]) -> T:
     entry = f"{family}:NAME" if colon else name
     if entry not in table:
         known = ", ".join(sorted(table))
-        raise EndocilError(f"unknown {kind} '{name}'; known: {known}; or your own as 'package.module:Class'")
+        raise EndocilError(f"unknown {kind} '{name}'; known: {known}; or your own as 'package.module:Name'")
     thing: Any = table[entry]
     made: T = partial(thing, member) if colon else thing  # type: ignore[assignment]
     return made
@@ -72,7 +72,7 @@ def _imported(kind: str, name: str) -> Any:
             _folders.append(folder)
         return getattr(module, attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise EndocilError(f"{kind} '{name}' cannot be imported: {error}; expected 'package.module:Class'") from error
+        raise EndocilError(f"{kind} '{name}' cannot be imported: {error}; expected 'package.module:Name'") from error
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pictures import TINY
 
 from endocil import EndocilError
 from endocil.io.process import is_rank_zero
-from endocil.learning.parallel import learning_on, one_device, started
+from endocil.learning.parallel import OneProcess, learning_on, one_device, started
 from endocil.model.prediction_files import read_run_predictions
 
 # Small steps, and exemplars that do not hang on a last digit.
@@ -201,6 +201,13 @@ def test_machines_that_could_not_find_each_other_are_refused(
         monkeypatch.setenv(name, value)
     with pytest.raises(EndocilError, match=told), learning_on("cpu", 1, 2):
         pass
+
+
+def test_fabric_chooses_the_device_where_torch_sees_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert isinstance(one_device("cpu"), OneProcess)
+    for seen in (False, True):
+        monkeypatch.setattr("torch.accelerator.is_available", lambda seen=seen: seen)
+        assert isinstance(one_device("auto"), OneProcess) is not seen
 
 
 def test_an_accelerator_without_its_package_and_a_compiler_that_fails_are_told() -> None:

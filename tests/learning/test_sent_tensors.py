@@ -20,7 +20,7 @@ class OnFirstGpu:
 
 
 class TwoProcesses:
-    """A Fabric of two processes with a device of its own; what is sent is kept."""
+    """One of two processes, with a device of its own; what is sent is kept."""
 
     world_size, device = 2, torch.device("meta")
 

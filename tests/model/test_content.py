@@ -99,9 +99,26 @@ def test_a_manifest_that_cannot_be_is_refused_by_the_place(
     assert "\n" not in str(refused.value)
 
 
-def test_weights_that_are_no_numbers_are_refused_by_name(rewritten: Callable[..., Path]) -> None:
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_weights_that_are_no_numbers_are_refused_by_name(rewritten: Callable[..., Path], value: float) -> None:
     with pytest.raises(EndocilError, match=r"not finite in '.*conv1"):
-        read_model_file(rewritten(WEIGHTS, filled_with(float("nan"), "conv1")))
+        read_model_file(rewritten(WEIGHTS, filled_with(value, "conv1")))
+
+
+def test_numbers_whose_sum_overflows_are_finite(tiny_content: ModelFile, tmp_path: Path) -> None:
+    largest = torch.full((3,), torch.finfo(torch.float32).max)
+    written = replace(tiny_content, statistics={**tiny_content.statistics, "largest": largest})
+    write_model_file(tmp_path / "a.endocil", written)
+    assert torch.equal(read_model_file(tmp_path / "a.endocil").statistics["largest"], largest)
+
+
+def test_statistics_that_share_memory_are_written_apart(tiny_content: ModelFile, tmp_path: Path) -> None:
+    """`Model.save` does not copy them first, and safetensors refuses tensors that share memory."""
+    whole = torch.arange(4.0)
+    shared = {"one": whole, "same": whole, "part": whole[1:], "empty": whole[:0]}
+    write_model_file(tmp_path / "a.endocil", replace(tiny_content, statistics={**tiny_content.statistics, **shared}))
+    found = read_model_file(tmp_path / "a.endocil").statistics
+    assert all(torch.equal(found[name], values) for name, values in shared.items())
 
 
 def test_tensors_of_no_part_are_refused(rewritten: Callable[..., Path]) -> None:

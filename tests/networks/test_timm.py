@@ -18,6 +18,7 @@ import endocil
 from endocil import EndocilError
 from endocil.data.augment import Normalisation
 from endocil.errors import ResourceError
+from endocil.learning.checkpoint import Position, load_checkpoint
 from endocil.model.model import Model
 from endocil.model.onnx import export
 from endocil.networks import build_backbone, normalisation_of, trained_parts
@@ -177,9 +178,9 @@ import itertools, json, os, signal, sys
 from timm_here import timm_or_skip
 timm_or_skip()
 import endocil
-epochs = itertools.count(1)
+seen = itertools.count(1)
 def kill(record):
-    if record["event"] == "epoch" and next(epochs) == int(sys.argv[3]):
+    if record["event"] == sys.argv[3] and next(seen) == int(sys.argv[4]):
         os.kill(os.getpid(), signal.SIGKILL)
 endocil.run(json.loads(sys.argv[1]), sys.argv[2], show=kill)
 """
@@ -189,16 +190,20 @@ def test_an_untrained_vit_is_killed_resumed_predicts_learns_and_is_exported(tmp_
     settings = {**TINY, "network": VIT, "method": {"name": "icarl"}}
     settings["run"] = {"threads": 1, "checkpoint_seconds": 0.0}
     endocil.run(settings, tmp_path / "straight")
-    for epoch in (3, 4):  # within the second task, and at its end
-        folder = tmp_path / f"killed-{epoch}"
-        typed = [sys.executable, "-c", KILLED, json.dumps(settings), str(folder), str(epoch)]
+    reached = {("epoch", 4): Position(task=1, epoch=1), ("learned", 2): Position(task=1, phase=1)}
+    for (event, n), position in reached.items():  # in the middle of the second task, and after its last epoch
+        folder = tmp_path / f"killed-{event}"
+        typed = [sys.executable, "-c", KILLED, json.dumps(settings), str(folder), event, str(n)]
         ended = subprocess.run(typed, cwd=Path(timm_here.__file__).parent, capture_output=True, text=True, check=False)
         assert ended.returncode == -signal.SIGKILL, ended.stderr
         assert not (folder / "model.endocil").exists()
+        checkpoint = load_checkpoint(folder)
+        assert checkpoint is not None
+        assert checkpoint.position == position
         endocil.resume(folder)
         assert run_files(folder) == run_files(tmp_path / "straight")
 
-    model = Model.load(tmp_path / "killed-3")  # no trust is needed
+    model = Model.load(tmp_path / "killed-epoch")  # no trust is needed
     assert isinstance(model.method.backbone, TimmBackbone)
     assert model.manifest.preprocessing.mean == (0.5, 0.5, 0.5)
     picture = np.random.default_rng(0).integers(0, 256, (12, 20, 20, 3), np.uint8)

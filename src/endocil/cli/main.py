@@ -76,8 +76,7 @@ def _group(help_text: str, *commands: Callable[..., None]) -> typer.Typer:
 
 def main() -> None:
     """Errors that the user can fix become one line and exit status 1; SIGTERM and SIGUSR1 end it as Ctrl-C does."""
-    gc.set_threshold(50_000)  # importing torch makes a million objects that stay: no need to search them so often,
-    atexit.register(gc.freeze)  # nor at the end: together half a second of a command that loads torch
+    atexit.register(gc.freeze)  # a last search of all that torch has loaded for garbage takes half a second
     try:
         with interruptible():
             _application()()

@@ -41,8 +41,8 @@ class Processes(Protocol):
 
 
 class OneProcess:
-    """This process alone on the CPU. Fabric would only say the same, and its import takes longer than a frozen model
-    needs to learn a class."""
+    """This process alone on the CPU. Fabric would say the same, but importing it takes longer than a frozen model needs
+    to learn a class."""
 
     device, world_size, global_rank = torch.device("cpu"), 1, 0
 
@@ -133,7 +133,7 @@ PATIENCE = timedelta(hours=1)  # one process may have much to do alone, such as 
 
 @contextmanager
 def learning_on(accelerator: str, devices: int = 1, nodes: int = 1) -> Iterator[Processes]:
-    """Fabric on these devices, with all its processes running."""
+    """The processes on these devices, all of them running: Fabric's, or this one alone on the CPU."""
     import torch.distributed
 
     fabric = _start(accelerator, devices, nodes)

@@ -149,11 +149,13 @@ def _tensor_bytes(content: ModelFile) -> bytes:
         "spread": content.spread,
         "exemplars": content.exemplars.tensors,
     }
-    tensors = {
-        f"{part}/{name}": value.detach().cpu().contiguous()
-        for part, values in parts.items()
-        for name, value in values.items()
-    }
+    tensors, storages = dict[str, Tensor](), set[int]()
+    for part, values in parts.items():
+        for name, value in values.items():
+            tensor = value.detach().cpu().contiguous()
+            storage = tensor.untyped_storage().data_ptr()
+            tensors[f"{part}/{name}"] = tensor.clone() if storage in storages else tensor  # safetensors refuses shared
+            storages.add(storage)
     return save_tensors(tensors)
 
 

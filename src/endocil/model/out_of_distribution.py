@@ -72,8 +72,8 @@ def vim_space(n: float, total: Tensor, products: Tensor, held_out: Outputs, temp
         return {}
     mean = total / n
     covariance = products / n - torch.outer(mean, mean)
-    principal = torch.linalg.eigh(covariance.float()).eigenvectors[:, -k:]  # (d, k); half the time of float64
-    space = {CENTRE: mean.float(), PRINCIPAL: principal.contiguous()}
+    principal = torch.linalg.eigh(covariance).eigenvectors[:, -k:]  # (d, k)
+    space = {CENTRE: mean.float(), PRINCIPAL: principal.float().contiguous()}
     residual = float(_residual(held_out.features, space).mean())
     if not residual > 1e-12 * float(covariance.diagonal().sum().clamp_min(0).sqrt()):  # too few images to leave any
         return {}

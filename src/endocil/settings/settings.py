@@ -274,6 +274,8 @@ def _problem(details: Any) -> str:
         known = ", ".join(sorted(section.model_fields))  # type: ignore[union-attr]
         kind = "settings" if len(place) == 1 else place[0]
         return f"unknown {kind} key '{place[-1]}'; known: {known}"
+    if details["type"] == "tuple_type":
+        return f"{'.'.join(place)}: expected a list, such as [{details['input']!r}], got {details['input']!r}"
     message = details["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     return f"{'.'.join(place)}: {message}, got {details['input']!r}"
